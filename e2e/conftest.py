@@ -26,8 +26,14 @@ from e2e.installation import install, job_namespace, shared_folder
 pytest_plugins = ["e2e.harness.fixtures"]
 
 _NODES = ("east", "west")
-# A lost node is noticed sooner than by default, and goes through the same motions.
-FLAGS = {"kube-controller-manager": ["--node-monitor-grace-period=20s", "--node-monitor-period=2s"]}
+# A lost node is noticed sooner than by default, and goes through the same motions. Autoscalers look more often.
+FLAGS = {
+    "kube-controller-manager": [
+        "--node-monitor-grace-period=20s",
+        "--node-monitor-period=2s",
+        "--horizontal-pod-autoscaler-sync-period=3s",
+    ]
+}
 _SHARED = Path("/var/tmp")
 
 

@@ -28,6 +28,7 @@ NATS_CLUSTER = MANIFESTS / "overlays" / "nats-cluster"
 EXAMPLES = MANIFESTS / "examples"
 SYSTEM = "rljob-system"
 _USER = 1000
+_COMPONENTS = ("keda", "node-notices")  # with which the operator does what it does without them, and more
 
 
 @contextmanager
@@ -59,11 +60,51 @@ def install(
         name_server: the cluster's, if it is no pod in `kube-system`.
         manifests: what is installed: the default, or an overlay.
     """
-    kubectl("create", "namespace", SYSTEM)
-    python = environment(SYSTEM)
-    kubectl.apply(list(python.manifests))
+    python, names = _prepare(kubectl, name_server)
     for number, folder in enumerate(storage):
         kubectl.apply(host_volume(f"data-nats-{number}", folder, namespace=SYSTEM))
+    egress = {name: [*names, _api_server(kubectl)] for name in ("rljob-operator", "rljob-nats-setup")}
+    probes = {"readinessProbe": _probe("/healthz?js-enabled-only=true")}
+    if manifests != MANIFESTS:  # the servers look for each other by name
+        egress["nats"] = names
+        probes["startupProbe"] = _probe("/healthz")
+    patches = [
+        _operator_patch(python, image),
+        _patch("Job", "rljob-nats-setup", "setup", python),
+        _patch("StatefulSet", "nats", "nats", python, probes=probes),
+    ]
+    _apply_overlay(kubectl, image, manifests, patches, egress, scratch=scratch, components=_COMPONENTS)
+    kubectl = kubectl.within(SYSTEM)
+    kubectl.wait("condition=Complete", "job/rljob-nats-setup", seconds=300)
+    for workload in ("statefulset/nats", "deployment/rljob-operator"):
+        kubectl("rollout", "status", workload, "--timeout=300s", timeout=310)
+
+
+def install_operator(
+    kubectl: Kubectl, image: str, kustomization: Path, *, scratch: Path, name_server: str | None = None
+) -> None:
+    """Install an operator that is to use a NATS server that is there, and return at once.
+
+    Args:
+        image: of all pods.
+        kustomization: folder of what a user would apply.
+        scratch: as of `install`.
+        name_server: as of `install`.
+    """
+    python, names = _prepare(kubectl, name_server)
+    egress = {"rljob-operator": [*names, _api_server(kubectl)]}
+    patches = [_operator_patch(python, image)]
+    _apply_overlay(kubectl, image, kustomization, patches, egress, scratch=scratch)
+
+
+def _prepare(kubectl: Kubectl, name_server: str | None) -> tuple[Environment, list[dict[str, Any]]]:
+    """Make the operator's namespace, with the defaults of all workers.
+
+    Returns:
+        What mounts the environment there, and egress rules to the name server.
+    """
+    python = environment(SYSTEM)
+    kubectl.apply([namespace_manifest(SYSTEM), *python.manifests])
     names = [_name_server(name_server)] if name_server is not None else []
     worker = {"template.yaml": json.dumps(worker_template(python)), "egress.yaml": json.dumps(names)}
     kubectl.apply(
@@ -74,32 +115,63 @@ def install(
             "data": worker,
         }
     )
+    return python, names
+
+
+def _apply_overlay(
+    kubectl: Kubectl,
+    image: str,
+    base: Path,
+    patches: Sequence[Mapping[str, Any]],
+    egress: Mapping[str, Sequence[Mapping[str, Any]]],
+    *,
+    scratch: Path,
+    components: Sequence[str] = (),
+) -> None:
+    """Apply what is in a folder, with the patches, and with more egress rules by NetworkPolicy."""
     overlay = scratch / "overlay"
     overlay.mkdir()
+    name, _, tag = image.rpartition(":")
+    networking = [
+        {
+            "target": {"kind": "NetworkPolicy", "name": policy},
+            "patch": json.dumps([{"op": "add", "path": "/spec/egress/-", "value": rule} for rule in rules]),
+        }
+        for policy, rules in egress.items()
+        if rules
+    ]
+    shared = os.path.relpath(MANIFESTS / "components", overlay)
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": SYSTEM,
+        "resources": [os.path.relpath(base, overlay)],
+        "components": [f"{shared}/{component}" for component in components],
+        "images": [{"name": known, "newName": name, "newTag": tag} for known in ("rljob-operator", "nats")],
+        "patches": [*patches, *networking],
+    }
     with (overlay / "kustomization.yaml").open("w") as file:
-        egress = {name: [*names, _api_server(kubectl)] for name in ("rljob-operator", "rljob-nats-setup")}
-        if manifests != MANIFESTS:  # the servers look for each other by name
-            egress["nats"] = names
-        YAML().dump(_overlay(python, image, os.path.relpath(manifests, overlay), egress), file)
+        YAML().dump(kustomization, file)
     kubectl("apply", "--server-side", f"--kustomize={overlay}")
-    kubectl = kubectl.within(SYSTEM)
-    kubectl.wait("condition=Complete", "job/rljob-nats-setup", seconds=300)
-    for workload in ("statefulset/nats", "deployment/rljob-operator"):
-        kubectl("rollout", "status", workload, "--timeout=300s", timeout=310)
+
+
+def namespace_manifest(name: str, **labels: str) -> dict[str, Any]:
+    """A namespace."""
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
 def worker_template(python: Environment) -> dict[str, Any]:
     """What the cluster's defaults put under every job's pods: the environment in place of the worker's image."""
     container = {
         "workingDir": str(EXAMPLES),  # the worker's image has the example's model in its own
-        "env": _variables(python),
+        "env": variables(python),
         "volumeMounts": list(python.mounts),
     }
     return {
         "spec": {
             "securityContext": {"runAsUser": _USER},
-            # Reward functions see nothing of a worker that is not said of their own container.
-            "containers": [{"name": name, **container} for name in ("worker", "scorer")],
+            # Code of users sees nothing of a worker that is not said of its own container.
+            "containers": [{"name": name, **container} for name in ("worker", "scorer", "environment")],
             "volumes": list(python.volumes),
         }
     }
@@ -113,7 +185,7 @@ def job_namespace(kubectl: Kubectl) -> Iterator[tuple[Kubectl, Path]]:
         kubectl = kubectl.within(name)
         kubectl.apply([*environment(name).manifests, *host_volume("rljob", folder, namespace=name)])
         yield kubectl, folder
-        kubectl("delete", "rljob", "--all", "--timeout=90s")
+        kubectl("delete", "rljob", "--all", "--timeout=300s")
 
 
 def _name_server(address: str) -> dict[str, Any]:
@@ -128,44 +200,16 @@ def _api_server(kubectl: Kubectl) -> dict[str, Any]:
     return {"ports": [{"protocol": "TCP", "port": urlsplit(url).port or 443}]}
 
 
-def _overlay(
-    python: Environment, image: str, base: str, egress: Mapping[str, Sequence[Mapping[str, Any]]]
-) -> dict[str, Any]:
-    name, _, tag = image.rpartition(":")
-    probes = {"readinessProbe": _probe("/healthz?js-enabled-only=true")}
-    if "nats" in egress:
-        probes["startupProbe"] = _probe("/healthz")
-    patches = [
-        _patch("Deployment", "rljob-operator", "operator", python, {"RLJOB_WORKER_IMAGE": image}),
-        _patch("Job", "rljob-nats-setup", "setup", python),
-        _patch("StatefulSet", "nats", "nats", python, probes=probes),
-        *(
-            {
-                "target": {"kind": "NetworkPolicy", "name": name},
-                "patch": json.dumps(
-                    [{"op": "add", "path": "/spec/egress/-", "value": rule} for rule in rules]
-                ),
-            }
-            for name, rules in egress.items()
-            if rules
-        ),
-    ]
-    images = [{"name": known, "newName": name, "newTag": tag} for known in ("rljob-operator", "nats")]
-    return {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": [base],
-        "images": images,
-        "patches": patches,
-    }
-
-
 def _probe(path: str) -> dict[str, Any]:
     """Ask nats-server: the harness' Debian has no wget, which nats-server's own image has."""
     request = rf"printf 'GET {path} HTTP/1.0\r\n\r\n' >&3"
     # In one line: kustomize may fold a longer text in a way that loses its line breaks.
     script = f"exec 3<>/dev/tcp/127.0.0.1/8222; {request}; grep -q '200 OK' <&3"
     return {"exec": {"command": ["bash", "-ec", script]}}
+
+
+def _operator_patch(python: Environment, image: str) -> Mapping[str, Any]:
+    return _patch("Deployment", "rljob-operator", "operator", python, {"RLJOB_WORKER_IMAGE": image})
 
 
 def _patch(
@@ -188,7 +232,7 @@ def _patch(
                     "containers": [
                         {
                             "name": container,
-                            "env": _variables(python, more),
+                            "env": variables(python, more),
                             "volumeMounts": list(python.mounts),
                             **(probes or {}),
                         }
@@ -201,7 +245,11 @@ def _patch(
     return {"patch": json.dumps(patch)}
 
 
-def _variables(python: Environment, more: Mapping[str, str] | None = None) -> list[dict[str, str]]:
+def variables(python: Environment, more: Mapping[str, str] | None = None) -> list[dict[str, str]]:
+    """Environment variables of a container that runs this checkout."""
     path = f"{Path(python.python).parent}:/usr/local/bin:/usr/bin:/bin"
-    fixed = {"PATH": path, "HOME": "/tmp", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    # The sources of this checkout, also if the environment was made for another one.
+    sources = f"{ROOT / 'workers'}:{ROOT / 'operator'}"
+    fixed = {"PATH": path, "PYTHONPATH": sources, "HOME": "/tmp"}
+    fixed |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     return [{"name": name, "value": value} for name, value in {**fixed, **(more or {})}.items()]

@@ -110,27 +110,30 @@ class Job:
         self.until(looked, seconds=seconds)
         return nodes
 
-    def advances(self, versions: int = 2, *, seconds: float = 240) -> None:
-        """Return once it has trained that many more versions, with all roles at work."""
+    def advances(self, versions: int = 2, *, seconds: float = 240, ready: bool = True) -> None:
+        """Return once it has trained that many more versions, with all roles at work unless `ready` is false."""
         goal = self.status().get("policyVersion", 0) + versions
         self.until(
             lambda: (
                 self.status().get("policyVersion", 0) >= goal
-                and self.condition("Ready").get("status") == "True"
+                and (not ready or self.condition("Ready").get("status") == "True")
             ),
             seconds=seconds,
         )
 
     def audit(self) -> None:
-        """Run the audit as docs/kubernetes.md says; it must hold."""
+        """Run the audit as docs/kubernetes.md says; it must hold, also while the job runs."""
         name = f"{self.name}-audit"
         pod = self.kubectl("get", "configmap", name, r"--output=jsonpath={.data.pod\.yaml}")
         self.kubectl("create", "--filename=-", input_text=pod)
         path = f"/api/v1/namespaces/{self.kubectl.namespace}/pods/{name}"
-        phase = self.until(
-            lambda: {"Succeeded", "Failed"} & {self._reader.get(path)["status"]["phase"]}, seconds=300
-        )
-        log = self.kubectl("logs", name)
+        try:
+            phase = self.until(
+                lambda: {"Succeeded", "Failed"} & {self._reader.get(path)["status"]["phase"]}, seconds=300
+            )
+            log = self.kubectl("logs", name)
+        finally:
+            self.kubectl("delete", "pod", name, "--grace-period=0", "--force")
         assert "verdict: holds" in log, log
         assert phase == {"Succeeded"}
 

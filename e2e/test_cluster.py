@@ -37,7 +37,7 @@ def shared_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def eventually(kubectl: Kubectl, *arguments: str, seconds: float = 90.0) -> str:
+def eventually(kubectl: Kubectl, *arguments: str, seconds: float = 300.0) -> str:
     """What a command prints once it succeeds: kube-proxy and CoreDNS hear of changes a little later."""
     deadline = time.monotonic() + seconds
     while not kubectl.succeeds(*arguments) and time.monotonic() < deadline:
@@ -113,7 +113,7 @@ def test_a_drained_node_is_empty_and_refuses_pods(cluster: AnyCluster, here: Kub
     here.apply(pod("evicted", SLEEP, image=cluster.image, zone="west"))
     here.wait("condition=Ready", "pod/evicted")
     try:
-        cluster.kubectl("drain", node, "--pod-selector=app=evicted", "--force", "--timeout=60s")
+        cluster.kubectl("drain", node, "--pod-selector=app=evicted", "--force", "--timeout=300s")
         assert not here.json("get", "pods")["items"]
         here.apply(pod("refused", SLEEP, image=cluster.image, zone="west"))
         here.wait("condition=PodScheduled=false", "pod/refused")

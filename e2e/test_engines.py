@@ -27,7 +27,7 @@ def test_vllm_pods_feed_a_trainer_sharded_over_two_pods(jobs: tuple[Kubectl, Pat
     spec["trainer"] |= {"backend": "FSDP", "numNodes": 2, "checkpoint": {"everySteps": 5}}
     kubectl.apply(manifest)
     job = Job(kubectl, "chain-sum")
-    job.until(lambda: len(job.pods("trainer")) == 2, seconds=240)
+    job.until(lambda: len(job.pods("trainer")) == 2, seconds=400)
     services = kubectl.json("get", "services", "--selector=rljob.dev/job=chain-sum,rljob.dev/role=trainer")
     assert [service["spec"]["clusterIP"] for service in services["items"]] == ["None"]
     job.until(lambda: job.condition("Succeeded").get("status") == "True", seconds=1200)

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.timeout(1800)
 
 NATS = f"nats.{SYSTEM}:4222"
 API_SERVER = "kubernetes.default.svc:443"
+METRICS = 9464
 
 
 @pytest.mark.drawn("whole jobs as pods", 1)
@@ -45,8 +46,13 @@ def test_the_demo_runs_as_pods_on_two_nodes(
             other = f"stranger.{namespace}:9000"
             engine = job.pods("rollout")[0]["metadata"]["name"]
             assert reached(kubectl, engine, "rollout", NATS, other, API_SERVER) == {NATS}
+            metrics = {f"{address_of(kubectl, pod)}:{METRICS}" for pod in workers(job)}
+            assert stranger(*metrics) == set()
+            near = kubectl.within(namespace)
+            near("label", "pod", "stranger", "--overwrite", "app.kubernetes.io/name=prometheus")
+            job.until(lambda: stranger(*metrics) == metrics, seconds=400)
             kubectl("patch", "rljob", "chain-sum", "--type=merge", f"--patch={egress_to(namespace)}")
-            job.until(lambda: reached(kubectl, engine, "rollout", other), seconds=120)
+            job.until(lambda: reached(kubectl, engine, "rollout", other), seconds=400)
         nodes = job.nodes_until("Succeeded", seconds=1200)
         assert nodes >= {"east", "west"}
         status = job.status()
@@ -68,6 +74,11 @@ def stranger_pod(kubectl: Kubectl, image: str) -> Callable[..., set[str]]:
     )
     kubectl.wait("condition=Ready", "pod/stranger")
     return lambda *places: reached(kubectl, "stranger", "main", *places, python=python.python)
+
+
+def workers(job: Job) -> list[str]:
+    """Names of the pods that serve metrics: one of each role."""
+    return [job.pods(role)[0]["metadata"]["name"] for role in ("coordinator", "reward", "rollout", "trainer")]
 
 
 def address_of(kubectl: Kubectl, pod: str) -> str:

@@ -6,13 +6,11 @@ given, while it is suspended, only a few more steps.
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from e2e.console import Terminal, console, essence
 from e2e.harness.kubectl import Kubectl
 from e2e.installation import ROOT
 from e2e.jobs import Job
@@ -23,61 +21,22 @@ PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
 EXAMPLE = "manifests/examples/chain-sum.yaml"
 
 
-def console() -> list[tuple[str, str]]:
-    """Commands of the page with the output that it shows."""
-    (block,) = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
-    examples = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
-    return [(example.partition("\n")[0], example.partition("\n")[2]) for example in examples]
-
-
-def essence(output: str) -> list[str]:
-    """Of tables the head and the first column; without what Kubernetes draws by chance, or says of the namespace."""
-    lines = [" ".join(line.split()) for line in output.splitlines()]
-    if lines and lines[0].startswith("NAME "):
-        lines[1:] = [line.split()[0] for line in lines[1:]]
-    lines = [re.sub(r"(-[0-9a-f]{6,10})?-[bcdfghjklmnpqrstvwxz2-9]{5}$", "-?", line) for line in lines]
-    return [re.sub(r" from \S+ namespace$", "", line) for line in lines]
-
-
-class Terminal:
-    """A shell where `kubectl` is that of a namespace, in a folder with the example."""
-
-    def __init__(self, kubectl: Kubectl, folder: Path) -> None:
-        program = folder / "bin" / "kubectl"
-        program.parent.mkdir()
-        program.write_text(
-            "#!/bin/sh\n"
-            f"exec '{kubectl.program}' --kubeconfig='{kubectl.kubeconfig}' --namespace='{kubectl.namespace}' \"$@\"\n"
-        )
-        program.chmod(0o755)
-        example = folder / EXAMPLE
-        example.parent.mkdir(parents=True)
-        text = (ROOT / EXAMPLE).read_text()
-        example.write_text(text.replace("steps: 60", "steps: 100000"))
-        assert example.read_text() != text
-        self._folder = folder
-        self._environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
-
-    def type(self, command: str) -> str:
-        done = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", command],
-            cwd=self._folder,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        return done.stdout
+def write_example(folder: Path) -> None:
+    """The example, as a job that would go on for long."""
+    example = folder / EXAMPLE
+    example.parent.mkdir(parents=True)
+    text = (ROOT / EXAMPLE).read_text()
+    example.write_text(text.replace("steps: 60", "steps: 100000"))
+    assert example.read_text() != text
 
 
 @pytest.mark.drawn("whole jobs as pods", 1)
 def test_the_page_shows_what_happens(jobs: tuple[Kubectl, Path], tmp_path: Path) -> None:
     kubectl, folder = jobs
+    write_example(tmp_path)
     terminal, job = Terminal(kubectl, tmp_path), Job(kubectl, "chain-sum")
     coordinators: list[list[str]] = []
-    for command, shown in console():
+    for command, shown in console(PAGE):
         if '"suspend": false' in command:
             few = f'{{"spec": {{"steps": {job.status()["step"] + 20}}}}}'
             job.kubectl("patch", "rljob", "chain-sum", "--type=merge", f"--patch={few}")

@@ -61,17 +61,17 @@ def says(job: Job, reason: str, words: str, since: float) -> None:
         about = ready.get("status") == "False" and ready["reason"] == reason and words in ready["message"]
         return ready["message"] if about else ""
 
-    message = job.until(message_of_the_job, seconds=120)
+    message = job.until(message_of_the_job, seconds=400)
     log.info("%s after %.1f s: %s", reason, time.monotonic() - since, message)
-    job.until(lambda: reason in job.event_reasons(), seconds=60)
+    job.until(lambda: reason in job.event_reasons(), seconds=240)
 
 
 def heals(job: Job, since: float) -> None:
-    job.until(lambda: job.condition("Ready").get("status") == "True", seconds=240)
+    job.until(lambda: job.condition("Ready").get("status") == "True", seconds=400)
     log.info("healed after %.1f s", time.monotonic() - since)
 
 
-@pytest.mark.drawn("troubles", 2)
+@pytest.mark.drawn("troubles", 1)
 def test_a_missing_secret(place: tuple[Job, Path]) -> None:
     job, _ = place
     key = {"name": "score-key", "key": "token"}
@@ -83,7 +83,7 @@ def test_a_missing_secret(place: tuple[Job, Path]) -> None:
     heals(job, since)
 
 
-@pytest.mark.drawn("troubles", 2)
+@pytest.mark.drawn("troubles", 1)
 def test_an_image_that_nobody_has(place: tuple[Job, Path]) -> None:
     job, _ = place
     since = time.monotonic()
@@ -94,7 +94,7 @@ def test_an_image_that_nobody_has(place: tuple[Job, Path]) -> None:
     heals(job, since)
 
 
-@pytest.mark.drawn("troubles", 2)
+@pytest.mark.drawn("troubles", 1)
 def test_a_pod_that_fits_nowhere(installed: AnyCluster, place: tuple[Job, Path]) -> None:
     job, _ = place
     since = time.monotonic()
@@ -109,7 +109,7 @@ def test_a_pod_that_fits_nowhere(installed: AnyCluster, place: tuple[Job, Path])
         installed.kubectl("label", "nodes", "--all", f"{LABEL}-")
 
 
-@pytest.mark.drawn("troubles", 2)
+@pytest.mark.drawn("troubles", 1)
 def test_a_missing_model(place: tuple[Job, Path]) -> None:
     job, folder = place
     job.advances()
@@ -124,7 +124,7 @@ def test_a_missing_model(place: tuple[Job, Path]) -> None:
     heals(job, since)
 
 
-@pytest.mark.drawn("troubles", 2)
+@pytest.mark.drawn("troubles", 1)
 def test_a_storage_that_takes_no_more(place: tuple[Job, Path]) -> None:
     job, folder = place
     job.advances()
@@ -140,7 +140,7 @@ def test_a_storage_that_takes_no_more(place: tuple[Job, Path]) -> None:
     job.advances()
 
 
-@pytest.mark.drawn("troubles", 2)
+@pytest.mark.drawn("troubles", 1)
 def test_a_nats_server_that_is_away(installed: AnyCluster, place: tuple[Job, Path]) -> None:
     job, _ = place
     system = installed.kubectl.within(SYSTEM)
@@ -155,7 +155,7 @@ def test_a_nats_server_that_is_away(installed: AnyCluster, place: tuple[Job, Pat
     job.advances()
 
 
-@pytest.mark.drawn("troubles", 2)
+@pytest.mark.drawn("troubles", 1)
 def test_a_trainer_that_fails_leaves_its_log(place: tuple[Job, Path]) -> None:
     """The command in the condition shows it although the job has ended, while the job exists."""
     kubectl = place[0].kubectl
@@ -168,7 +168,7 @@ def test_a_trainer_that_fails_leaves_its_log(place: tuple[Job, Path]) -> None:
         over = job.condition("Failed"), job.condition("Reconciling")
         return over[0]["message"] if [c.get("status") for c in over] == ["True", "False"] else ""
 
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 300
     while not (message := end()):
         assert time.monotonic() < deadline, job.seen()
         time.sleep(1)
@@ -176,8 +176,8 @@ def test_a_trainer_that_fails_leaves_its_log(place: tuple[Job, Path]) -> None:
     command = re.search(r"log: kubectl (.* --tail=-1), the trainer's while the job exists", message)
     assert command is not None, message
     assert "spec.trainer.options" in kubectl(*command[1].split())
-    kubectl("delete", "rljob", job.name, "--timeout=120s")
-    gone = time.monotonic() + 60
+    kubectl("delete", "rljob", job.name, "--timeout=300s")
+    gone = time.monotonic() + 300
     while job.pods():
         assert time.monotonic() < gone, job.seen()
         time.sleep(1)

@@ -1,4 +1,4 @@
-"""A bucket of a real S3 server."""
+"""A bucket of an object store that the test starts."""
 
 from __future__ import annotations
 
@@ -26,10 +26,36 @@ def s3_bucket(name: str) -> Iterator[str]:
         environment.setenv("AWS_ACCESS_KEY_ID", "id")
         environment.setenv("AWS_SECRET_ACCESS_KEY", "secret")
         environment.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        import s3fs
+        from rljob_runtime.storage.s3_files import S3Files
 
-        # Another server of this process may have been there: fsspec keeps what it made for it.
-        s3fs.S3FileSystem.clear_instance_cache()
-        s3fs.S3FileSystem().mkdir(bucket)
+        forget_s3_clients()  # another server of this process may have been there
+        S3Files().mkdir(bucket)
         yield f"s3://{bucket}"
     server.stop()
+
+
+def forget_s3_clients() -> None:
+    """Have clients of S3 made again: fsspec keeps them, with their address and keys."""
+    from s3fs import S3FileSystem
+
+    from rljob_runtime.storage.s3_files import S3Files
+
+    for kind in (S3FileSystem, S3Files):
+        kind.clear_instance_cache()
+
+
+@contextmanager
+def gcs_bucket(name: str) -> Iterator[str]:
+    """Start a server that speaks Google Cloud Storage's JSON API, with a bucket; yields the bucket's URI."""
+    pytest.importorskip("gcsfs")
+    create_server = pytest.importorskip("gcp_storage_emulator.server").create_server
+    server = create_server("127.0.0.1", 0, in_memory=True, default_bucket=name)
+    server.start()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server._api._httpd.server_port}")
+        # The kind of a bucket is asked by gRPC, which the server does not speak.
+        environment.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+        try:
+            yield f"gs://{name}"
+        finally:
+            server.stop()

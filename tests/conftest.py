@@ -18,7 +18,9 @@ gc.set_threshold(
 )  # what test modules import lives on, so that looking for garbage in it is a waste of seconds
 
 # Speed is the machine's, which tests share.
-settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "shared", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("all", settings.get_profile("shared"), max_examples=2000)
 settings.load_profile("all" if draw.run_all() else "shared")
 

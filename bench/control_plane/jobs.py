@@ -30,7 +30,7 @@ def manifest(number: int) -> Manifest:
         "metadata": {"name": name(number), "namespace": NAMESPACE},
         "spec": {
             "steps": 100,
-            "model": {"uri": "s3://bench/model"},
+            "model": {"uri": "/models/bench"},  # of the image: no pod here could look up another
             "data": {"dataset": "chain_sum"},
             "rollout": {"pools": [{"name": "cpu", "replicas": ROLLOUTS}]},
             "weights": {"uri": "s3://bench/weights"},

@@ -23,10 +23,13 @@ Folder = Annotated[Path, typer.Argument(help="The cluster's folder: logs, kubeco
 def build(
     nodes: Annotated[bool, typer.Option(help="Also the programs that real nodes need.")] = True,
     kwok: Annotated[bool, typer.Option(help="Also KWOK, which the operator's benchmark needs.")] = False,
+    kueue: Annotated[bool, typer.Option(help="Also Kueue, which the tests of queues need.")] = False,
+    helm: Annotated[bool, typer.Option(help="Also Helm, which the tests of the chart need.")] = False,
     keep: Annotated[bool, typer.Option(help="Leave Go's caches (5 GB), for building again soon.")] = False,
 ) -> None:
     """Build Kubernetes' programs into the cache: about 15 minutes on 2 cores, once."""
-    modules = [*go_modules.MODULES, go_modules.KWOK] if kwok else go_modules.MODULES
+    others = {go_modules.KWOK: kwok, go_modules.KUEUE: kueue, go_modules.HELM: helm}
+    modules = [*go_modules.MODULES, *(module for module, wanted in others.items() if wanted)]
     build_programs(modules, nodes=nodes, keep=keep, say=typer.echo)
     typer.echo(f"KUBEBUILDER_ASSETS={shlex.quote(str(bin_folder(go_modules.KUBERNETES)))}")
 
@@ -59,9 +62,17 @@ def pin(
     kubernetes: Annotated[str, typer.Option(help="A version, v1.x.y.")] = "",
     coredns: Annotated[str, typer.Option(help="A version, v1.x.y.")] = "",
     kwok: Annotated[str, typer.Option(help="A version, v0.x.y.")] = "",
+    kueue: Annotated[str, typer.Option(help="A version, v0.x.y.")] = "",
+    helm: Annotated[str, typer.Option(help="A version, v3.x.y.")] = "",
 ) -> None:
     """Write go.mod and go.sum for other versions."""
-    wanted = {go_modules.KUBERNETES: kubernetes, go_modules.COREDNS: coredns, go_modules.KWOK: kwok}
+    wanted = {
+        go_modules.KUBERNETES: kubernetes,
+        go_modules.COREDNS: coredns,
+        go_modules.KWOK: kwok,
+        go_modules.KUEUE: kueue,
+        go_modules.HELM: helm,
+    }
     for module, version in wanted.items():
         if version:
             go_modules.pin(module, version)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from e2e.harness.cache import cache_folder
 from e2e.harness.errors import NotAvailableError
-from e2e.harness.go_modules import KWOK, MODULES, GoModule
+from e2e.harness.go_modules import HELM, KUEUE, KWOK, MODULES, GoModule
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kubectl")
 """Without these there is no API server, or no way to talk to it."""
@@ -49,11 +49,16 @@ def bin_folder(module: GoModule) -> Path:
     return cache_folder() / f"{module.name}-{module.version}" / "bin"
 
 
+def data_folder(module: GoModule) -> Path:
+    """Where that module's files go."""
+    return bin_folder(module).with_name("data")
+
+
 def built() -> Binaries:
     """What has been built so far."""
     programs = {
         program.name: bin_folder(module) / program.name
-        for module in (*MODULES, KWOK)
+        for module in (*MODULES, KWOK, KUEUE, HELM)
         for program in module.programs
     }
     present = {name: path for name, path in programs.items() if path.exists()}

@@ -1,4 +1,4 @@
-"""Builds Kubernetes' programs from their published Go modules: `python -m e2e.harness build`.
+"""Builds Kubernetes' programs, and Helm, from their published Go modules: `python -m e2e.harness build`.
 
 There is no download of ready-made programs: the Go module proxy is reached where release servers are not, go.sum
 holds every checksum, and it works on every processor. Go's caches (5 GB) are kept until all is built, so that an
@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from e2e.harness.binaries import bin_folder
+from e2e.harness.binaries import bin_folder, data_folder
 from e2e.harness.cache import cache_folder, locked
 from e2e.harness.errors import HarnessError
 from e2e.harness.go_modules import MODULES, GoModule, Program
@@ -45,12 +45,16 @@ def build(
             (module, program)
             for module in modules
             for program in module.programs
-            if (nodes or not program.nodes) and not (bin_folder(module) / program.name).exists()
+            if (nodes or not program.nodes) and not _is_built(module, program)
         ]
         if wanted:
             _build_all(wanted, say=say)
         if nodes and not keep:
             shutil.rmtree(_go_caches(), ignore_errors=True)
+
+
+def _is_built(module: GoModule, program: Program) -> bool:
+    return (bin_folder(module) / program.name).exists() and (not module.data or data_folder(module).exists())
 
 
 def _build_all(wanted: Sequence[tuple[GoModule, Program]], *, say: Callable[[str], None]) -> None:
@@ -85,8 +89,24 @@ def _build(go: Path, module: GoModule, program: Program, *, say: Callable[[str],
             raise
     if process.returncode != 0:
         raise HarnessError(f"go build of {name} failed:\n" + "\n".join(words))
+    if module.data:
+        _keep_data(go, module)
     unfinished.replace(target)
     say(f"  {name}: done, {_clock(start)}, {target.stat().st_size >> 20} MB")
+
+
+def _keep_data(go: Path, module: GoModule) -> None:
+    """Copy the module's files out of Go's cache, which is removed."""
+    command = [str(go), "list", "-m", "-f", "{{.Dir}}", module.of]
+    found = subprocess.run(
+        command, cwd=module.folder, env=_environment(), check=True, text=True, stdout=subprocess.PIPE
+    ).stdout.strip()
+    target = data_folder(module)
+    unfinished = target.with_name(".data")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.copytree(Path(found) / module.data, unfinished)
+    shutil.rmtree(target, ignore_errors=True)
+    unfinished.replace(target)
 
 
 def _follow(process: subprocess.Popen[bytes], progress: Callable[[int], None]) -> list[str]:
@@ -116,6 +136,17 @@ def _linker_flags(module: GoModule) -> str:
         major, minor, _ = module.version.removeprefix("v").split(".", 2)
         for name, value in {"gitVersion": module.version, "gitMajor": major, "gitMinor": minor}.items():
             flags += ["-X", f"k8s.io/component-base/version.{name}={value}"]
+    if module.of == "helm.sh/helm/v3":
+        # Without a cluster, Helm takes a chart to be for the Kubernetes whose client library it has: v0.37 is of 1.37.
+        minor = module.required("k8s.io/client-go").split(".")[1]
+        flags += ["-X", f"{module.of}/internal/version.version={module.version}"]
+        for name, value in {"k8sVersionMajor": "1", "k8sVersionMinor": minor}.items():
+            flags += [
+                "-X",
+                f"{module.of}/pkg/chartutil.{name}={value}",
+                "-X",
+                f"{module.of}/pkg/lint/rules.{name}={value}",
+            ]
     return " ".join(flags)
 
 

@@ -2,6 +2,7 @@
 
     <cache>/kubernetes-v1.35.4/bin/   etcd, kube-apiserver, kubectl … (KUBEBUILDER_ASSETS may point here)
     <cache>/coredns-v1.14.7/bin/      coredns
+    <cache>/helm-v3.22.0/bin/         helm
     <cache>/nats-server-2.14.6/bin/   nats-server of a release before the installed one
     <cache>/images/                   image archives
     <cache>/go/                       Go's own caches, only while something is being built

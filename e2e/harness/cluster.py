@@ -184,7 +184,7 @@ class Cluster:
             log=self.folder / "logs" / "coredns.log",
         )
         self._dns.start()
-        self._dns.wait_until(lambda: http_ok(address, 8181, "/ready"), seconds=90)
+        self._dns.wait_until(lambda: http_ok(address, 8181, "/ready"), seconds=240)
 
 
 def requirements(folder: Path) -> Binaries:

@@ -29,11 +29,15 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class GoModule:
-    """A folder of `e2e/go`: programs whose version is that of the module `of`, or 1 where all of it is ours."""
+    """A folder of `e2e/go`: programs whose version is that of the module `of`, or 1 where all of it is ours.
+
+    `data` is a folder of the module `of` whose files are kept beside the programs.
+    """
 
     name: str
     programs: tuple[Program, ...]
     of: str = ""
+    data: str = ""
 
     @property
     def folder(self) -> Path:
@@ -42,12 +46,14 @@ class GoModule:
     @property
     def version(self) -> str:
         """As go.mod requires it, `v1.2.3`."""
-        if not self.of:
-            return "v1"
+        return self.required(self.of) if self.of else "v1"
+
+    def required(self, path: str) -> str:
+        """The version of another module that go.mod requires, `v0.37.0`."""
         text = (self.folder / "go.mod").read_text()
-        found = re.search(rf"^\s*(?:require )?{re.escape(self.of)} (v\S+)", text, re.MULTILINE)
+        found = re.search(rf"^\s*(?:require )?{re.escape(path)} (v\S+)", text, re.MULTILINE)
         if found is None:
-            raise ValueError(f"{self.folder}/go.mod requires no {self.of}; run python -m e2e.harness pin")
+            raise ValueError(f"{self.folder}/go.mod requires no {path}; run python -m e2e.harness pin")
         return found[1]
 
     @property
@@ -76,8 +82,17 @@ KUBERNETES = GoModule(
 COREDNS = GoModule("coredns", (Program("coredns", ".", nodes=True),), of="github.com/coredns/coredns")
 PAUSE = GoModule("pause", (Program("pause", ".", nodes=True),))  # what a pod's sandbox runs
 MODULES = (KUBERNETES, COREDNS, PAUSE)
+# Renders and installs charts/rljob: built only where that is tested.
+HELM = GoModule("helm", (Program("helm", "helm.sh/helm/v3/cmd/helm"),), of="helm.sh/helm/v3")
 # Pretend nodes and pods, for benchmarks with thousands of them: built only where one is run.
 KWOK = GoModule("kwok", (Program("kwok", "sigs.k8s.io/kwok/cmd/kwok"),), of="sigs.k8s.io/kwok")
+# A queue for whole jobs: built only where it is tested.
+KUEUE = GoModule(
+    "kueue",
+    (Program("kueue", "sigs.k8s.io/kueue/cmd/kueue"),),
+    of="sigs.k8s.io/kueue",
+    data="config/components/crd/bases",
+)
 
 
 def pin(module: GoModule, version: str) -> None:

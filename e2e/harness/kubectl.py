@@ -28,7 +28,7 @@ class Kubectl:
     def within(self, namespace: str) -> Kubectl:
         return Kubectl(self.program, self.kubeconfig, namespace=namespace)
 
-    def __call__(self, *arguments: str, input_text: str | None = None, timeout: float = 120.0) -> str:
+    def __call__(self, *arguments: str, input_text: str | None = None, timeout: float = 400.0) -> str:
         done = self._run(arguments, input_text, timeout)
         if done.returncode != 0:
             raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}")

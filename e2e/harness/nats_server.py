@@ -39,12 +39,20 @@ class EmbeddedServer:
         port: 0 for any free one, kept over restarts.
         sync_interval: see `render_config`.
         accounts: configuration of users; without it, every client that reaches the server may do anything.
+        domain: see `render_config`.
     """
 
     def __init__(
-        self, folder: Path, *, port: int = 0, sync_interval: str = SYNC_INTERVAL, accounts: str = ""
+        self,
+        folder: Path,
+        *,
+        port: int = 0,
+        sync_interval: str = SYNC_INTERVAL,
+        accounts: str = "",
+        domain: str = "",
     ) -> None:
         self._folder = folder
+        self._domain = domain
         self._accounts = accounts
         self._sync_interval = sync_interval
         self._process: subprocess.Popen[bytes] | None = None
@@ -76,7 +84,11 @@ class EmbeddedServer:
         config = self._folder / "nats-server.conf"
         config.write_text(
             render_config(
-                self._folder / "store", self._port, ports_dir=self._folder, sync_interval=self._sync_interval
+                self._folder / "store",
+                self._port,
+                ports_dir=self._folder,
+                sync_interval=self._sync_interval,
+                domain=self._domain,
             )
             + self._accounts,
             encoding="utf-8",

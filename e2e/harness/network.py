@@ -29,12 +29,18 @@ _LOCK = Path(tempfile.gettempdir()) / "rljob-e2e-network.lock"
 
 
 class Network:
-    """Addresses and links. `start` it first; then `plug` nodes in as their namespaces come and go."""
+    """Addresses and links. `start` it first; then `plug` nodes in as their namespaces come and go.
+
+    `e2e.harness.wan` connects the networks of two clusters.
+    """
 
     def __init__(self, logs: Path) -> None:
         self._switch = Daemon("switch", ["unshare", "--net", "sleep", "infinity"], log=logs / "switch.log")
         self._number = 0
-        self._plugged: set[int] = set()
+        self._plugged: dict[int, int] = {}
+        """By node, the process in whose network namespace its link ends."""
+        self._beyond: list[str] = []
+        """Ranges of other clusters, to which links go from the switch."""
 
     # ---- addresses
 
@@ -63,12 +69,17 @@ class Network:
     def services(self) -> str:
         return f"10.{self._number}.128.0/17"
 
+    @property
+    def everything(self) -> str:
+        """The range of the whole cluster."""
+        return f"10.{self._number}.0.0/16"
+
     # ---- links
 
     @property
     def switch(self) -> Sequence[str]:
         """What to put before a command that is to run in the switch's namespace."""
-        return ["nsenter", f"--net=/proc/{self._switch.pid}/ns/net", "--"]
+        return _within(self._switch.pid)
 
     def start(self) -> None:
         """Choose a free range and plug this machine into a new switch."""
@@ -97,7 +108,7 @@ class Network:
 
     def plug(self, index: int, pid: int) -> None:
         """Connect the network namespace of a process as that node, in place of what was connected before."""
-        inside = ["nsenter", f"--net=/proc/{pid}/ns/net", "--"]
+        inside = _within(pid)
         # The kernel takes links away a little after their namespace. And others remember a node's hardware address.
         subprocess.run(
             [*self.switch, "ip", "link", "delete", f"node{index}"], capture_output=True, check=False
@@ -114,17 +125,32 @@ class Network:
             f"address add {self.node(index)}/24 dev eth0",
             "link set eth0 up",
             f"route add default via {self.host}",
+            *(f"route add {other} via {self.dns}" for other in self._beyond),
             *(
                 f"route add {self.pods(other)} via {self.node(other)}"
                 for other in range(MAX_NODES)
                 if other != index
             ),
         )
-        subprocess.run([*inside, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"], check=True)
+        _forward(inside)
         _ip([], f"route replace {self.pods(index)} via {self.node(index)}")
         if not self._plugged:  # any node would do
             _ip([], f"route replace {self.services} via {self.node(index)}")
-        self._plugged.add(index)
+        self._plugged[index] = pid
+
+    @property
+    def name_of_link(self) -> str:
+        """For a new device of this machine, with which `connect` is called."""
+        return f"rljob{self._number}w{len(self._beyond)}"
+
+    def connect(self, device: str, other: Network) -> None:
+        """Move a device of this machine to the switch, and route what is for another cluster over it."""
+        _ip([], f"link set {device} netns {self._switch.pid}")
+        _ip(self.switch, f"link set {device} up", f"route add {other.everything} dev {device}")
+        _forward(self.switch)
+        self._beyond.append(other.everything)
+        for pid in self._plugged.values():
+            _ip(_within(pid), f"route add {other.everything} via {self.dns}")
 
     def cut(self, index: int) -> None:
         """Pull that node's cable: packets are lost without a word."""
@@ -153,6 +179,16 @@ def _free_number() -> int:
         if not any(wanted.overlaps(route) for route in routes):
             return number
     raise NotAvailableError("no free address range between 10.160.0.0/16 and 10.175.0.0/16 on this machine")
+
+
+def _within(pid: int) -> list[str]:
+    """What to put before a command that is to run in the network namespace of a process."""
+    return ["nsenter", f"--net=/proc/{pid}/ns/net", "--"]
+
+
+def _forward(where: Sequence[str]) -> None:
+    """Let a namespace pass on packets that are not for itself."""
+    subprocess.run([*where, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"], check=True)
 
 
 def _ip_json(*arguments: str) -> Any:

@@ -88,7 +88,7 @@ class Node:
         ready = self._folder / "mounted"
         ready.unlink(missing_ok=True)
         self._machine.start()
-        self._machine.wait_until(ready.exists, seconds=60)
+        self._machine.wait_until(ready.exists, seconds=240)
         self._network.plug(self._index, self._machine.pid)
         cni = node_files.write_cni(self._folder, pods=self._network.pods(self._index))
         settings = node_files.write_containerd(self._folder, cni=cni)

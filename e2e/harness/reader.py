@@ -28,7 +28,7 @@ class Reader:
         command = [str(program), f"--kubeconfig={kubeconfig}", "proxy", "--port=0"]
         self._proxy = Daemon("kubectl proxy", command, log=log)
         self._proxy.start()
-        self._proxy.wait_until(lambda: _SERVING.search(log.read_text()) is not None, seconds=60)
+        self._proxy.wait_until(lambda: _SERVING.search(log.read_text()) is not None, seconds=240)
         found = _SERVING.search(log.read_text())
         assert found is not None
         self._address = found[1]

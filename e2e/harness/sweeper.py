@@ -17,7 +17,7 @@ from pathlib import Path
 from e2e.harness import cgroups
 from e2e.harness.errors import ClusterError
 
-_PATIENCE = 60.0  # seconds; a process that writes to a disk takes its time to die
+_PATIENCE = 300.0  # seconds; a process that writes to a disk takes its time to die
 
 
 class Sweeper:

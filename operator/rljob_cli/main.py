@@ -1,194 +1,57 @@
-"""The `rljob` command line: run a job here, change it while it runs, check a manifest, audit and replay a run.
+"""Entry of the `rljob` command.
 
-Exit codes: 0 all is well; 1 the job failed, or the audit or a check found a violation; 2 the input is wrong, and
-nothing was started; 130 after Ctrl-C. The audit has two more: 3 unfinished, 4 damaged.
+`rljob run` needs a process that has imported torch, which takes longer than all that the command does before it starts
+its processes. So that process starts before the command line is imported, and a run ends without taking Python apart.
 """
 
 from __future__ import annotations
 
-import asyncio
-from importlib import metadata
-from pathlib import Path
-from typing import Annotated
-
-import typer
-from rich.console import Console
-
-from rljob_cli.backup.commands import backup, restore
-from rljob_cli.exits import exit_codes
-from rljob_cli.generate.crd import crd
-from rljob_cli.generate.job_policy import job_policy
-from rljob_cli.generate.nats_keys import nats_init
-from rljob_cli.generate.record_schema import record_schema
-from rljob_cli.manifest.load import load_job
-from rljob_cli.plugin_checks.commands import check_backend, check_engine, check_loss, check_reward
-from rljob_cli.replay import replay
-from rljob_cli.run.command import File, Overrides, check, run
-from rljob_cli.run_folder.folder import RunFolder
-from rljob_cli.simulate.command import simulate
-from rljob_core.spec import ineffective_fields
-
-app = typer.Typer(
-    name="rljob",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"rljob {metadata.version('rljob')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Asynchronous reinforcement learning of language models.
-
-    An **RLJob** is a YAML file: a model, prompts, rewards, an algorithm, and how far rollout may run ahead of training
-    (`spec.pipeline`). `rljob` runs it on this machine, with the same reconcile that runs it on Kubernetes.
-
-    **Examples**
-
-        rljob validate job.yaml             # would it run?
-
-        rljob run job.yaml --output runs/1  # run it
-
-        rljob patch runs/1 --set steps=400  # change it while it runs
-
-        rljob audit runs/1                  # prove that nothing was lost, trained twice or too stale
-
-        rljob backup runs/1 /mnt/backups/1  # copy it, while it runs
-    """
-
-
-app.command()(run)
-app.command()(simulate)
-
-
-@app.command()
-def patch(
-    path: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="Output folder of a run, running or not.", show_default=False),
-    ],
-    overrides: Annotated[
-        list[str],
-        typer.Option(
-            "--set",
-            metavar="path=value",
-            help="A field to change, as for `rljob run`; `spec.` may be left out. All of one command are one change.",
-            show_default=False,
-        ),
-    ],
-) -> None:
-    """Change a job while it runs, or before it is resumed.
-
-    The whole spec is checked as `rljob run` does, and what a job keeps for good is refused. A running `rljob run` takes
-    the change over within seconds and restarts only the processes that read the field; of `pipeline` it restarts none:
-    buffers that are open keep their bound, those that open later get the new one. The change stays for `--resume`.
-
-    **Examples**
-
-        rljob patch runs/sums --set pipeline.mode=Streaming --set pipeline.maxStaleness=0
-
-        rljob patch runs/sums --set pipeline.maxStaleness=4
-
-        rljob patch runs/sums --set rollout.pools.cpu.replicas=3 --set steps=400
-    """
-    with exit_codes():
-        from rljob_cli.patch.report import patch_and_report
-
-        for line in patch_and_report(RunFolder(path), overrides):
-            typer.echo(line)
-
-
-@app.command()
-def validate(file: File, overrides: Overrides = []) -> None:  # noqa: B006  typer's way
-    """Check a manifest as `run` does, and start nothing.
-
-    Every wrong field is listed with its path and what to write instead.
-
-    **Examples**
-
-        rljob validate job.yaml
-
-        rljob validate job.yaml --set spec.pipeline.mode=Streaming
-    """
-    with exit_codes():
-        from rljob_cli.manifest.import_path import allow_modules_beside
-
-        job = load_job(file, overrides)
-        allow_modules_beside(file)
-        check(job, RunFolder(Path("runs") / job.metadata.name))
-    for path, reason in ineffective_fields(job):
-        typer.echo(f"warning: {path} {reason}", err=True)
-    typer.echo(f"{file}: RLJob {job.metadata.name} is valid")
-
-
-@app.command()
-def audit(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIR",
-            help="Output folder of a run (in a pod: the job's config.json).",
-            show_default=False,
-        ),
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
-) -> None:
-    """Prove, or refute with the offending ids, that a run kept its promise.
-
-    No trajectory lost, none trained twice, none past its staleness bound: the ledger, the payloads that are left, the
-    weights' manifests and the trainer's own log are read one by one and compared; none of them is believed alone. It
-    works while a job runs, after it has finished, and after a crash.
-
-    Exit codes: 0 it holds; 1 it is violated; 2 DIR holds no run; 3 it is unfinished: the ledger has lost records that
-    only `rljob run --resume` restores; 4 evidence is damaged: missing, altered or unreadable.
-
-    **Examples**
-
-        rljob audit runs/chain-sum
-
-        rljob audit runs/chain-sum --json | jq .verdict
-    """
-    with exit_codes():
-        from rljob_cli.audit import audit as check
-        from rljob_cli.audit.read import read_configured, read_folder
-        from rljob_cli.audit.table import EXIT_CODES, as_text, print_table
-        from rljob_cli.cluster_job import job_config
-
-        config = job_config(path) if path.is_file() else None
-        evidence = read_folder(RunFolder(path)) if config is None else read_configured(config)
-        findings = check(asyncio.run(evidence))
-    if as_json:
-        typer.echo(as_text(findings))
-    else:
-        print_table(Console(), findings)
-    raise typer.Exit(EXIT_CODES[findings.verdict])
-
-
-app.command()(backup)
-app.command()(restore)
-app.command()(replay)
-app.command()(check_engine)
-app.command()(check_backend)
-app.command()(check_loss)
-app.command()(check_reward)
-app.command()(crd)
-app.command()(job_policy)
-app.command()(record_schema)
-app.command()(nats_init)
+import os
+import shlex
+import sys
+from contextlib import suppress
 
 
 def main() -> None:
-    """Entry of the `rljob` command."""
+    """Run the command that the process's arguments name."""
+    runs = sys.argv[1:2] == ["run"] and not {"-h", "--help"} & set(sys.argv)
+    if runs:
+        from rljob_cli.run.ahead import start_fork_server
+
+        start_fork_server()
+    from rljob_cli.commands import app
+
+    try:
+        app()
+    except SystemExit as end:
+        if not runs or not isinstance(end.code, int):
+            raise
+        from rljob_runtime.process.leave import leave
+
+        leave(end.code)
+
+
+def kubectl_plugin() -> None:
+    """Run the command of `kubectl rljob` that the process's arguments name."""
+    from rljob_cli.kubectl.commands import app
+
     app()
+
+
+def kubectl_completion() -> None:
+    """Print what may follow the process's arguments, of which the last is incomplete, as kubectl asks its plug-ins.
+
+    A candidate stands in each line, with what it means after a tab; the last line is a number for the shell: 4, no
+    names of files.
+    """
+    from rljob_cli.kubectl.commands import app
+
+    # As the scripts for fish that Typer makes ask: its candidates are a line each, too.
+    os.environ |= {
+        "_KUBECTL_RLJOB_COMPLETE": "complete_fish",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "_TYPER_COMPLETE_ARGS": shlex.join(["kubectl-rljob", *sys.argv[1:-1]]) + f" {sys.argv[-1]}",
+    }
+    with suppress(SystemExit):
+        app(prog_name="kubectl-rljob")
+    sys.stdout.write(":4\n")

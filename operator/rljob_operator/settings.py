@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from rljob_core.errors import SpecError
+from rljob_core.spec import HUB
 from rljob_core.spec.server_lists import ONE_SCHEME, one_scheme
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.templates import merge
@@ -38,7 +40,9 @@ class Settings:
 
     Attributes:
         defaults: the cluster's defaults for jobs.
+        site: name of the site whose pools this operator runs; empty at the hub, where the RLJobs are.
         namespaces: the watched namespaces; empty for all.
+        notice_taints: keys of the taints of nodes that are about to be taken away; empty to watch no nodes.
         job_rules: folder with the rules for what jobs may name, a file for each key; None if there are none.
         nats_credentials: the operator's own, or the path of a file with them; None if the server does not authenticate
             clients.
@@ -48,12 +52,17 @@ class Settings:
         probe_port: port of `/healthz`, `/readyz` and `/metrics`; 0 for any free port.
         keda_address: `host:port` on which KEDA's external-scaler protocol is served; empty if it is not.
         workers: number of jobs that are reconciled at once.
+        lease: name of the Lease whose holder works while other processes stand by; empty if there are no others.
+        pod: name of this process's pod; empty outside a cluster.
+        pod_namespace: of that pod, and of the Lease.
         log_level: least severe level that is logged.
         log_format: `json`, or another value for plain text.
     """
 
     defaults: ClusterDefaults
+    site: str = ""
     namespaces: tuple[str, ...] = ()
+    notice_taints: tuple[str, ...] = ()
     job_rules: str | None = None
     nats_credentials: str | RawCredentials | None = None
     nats_authority: str = ""
@@ -62,6 +71,9 @@ class Settings:
     probe_port: int = 8080
     keda_address: str = ""
     workers: int = 8
+    lease: str = ""
+    pod: str = ""
+    pod_namespace: str = ""
     log_level: str = "INFO"
     log_format: str = "json"
 
@@ -104,6 +116,7 @@ class Settings:
                 "the server's; for a public authority, the system's",
             )
         issuer = replace(_issuer(secret), authority=authority) if secret else None
+        site = _site_name(environment)
         return cls(
             defaults=ClusterDefaults(
                 nats_url=url,
@@ -113,15 +126,18 @@ class Settings:
                 image=environment.get("RLJOB_WORKER_IMAGE", "rljob-worker"),
                 per_job=True,
                 containers=True,
+                sites=True,
                 issuer=issuer,
                 token_seconds=number("RLJOB_NATS_CREDENTIALS_HOURS", 168, least=1, most=87_600) * 3600,
                 gang_seconds=number("RLJOB_GANG_SECONDS", 60, least=1, most=500, because=_RANKS_GIVE_UP),
                 template=_template(environment),
+                metrics_port=number("RLJOB_WORKER_METRICS_PORT", 9464, least=0, most=65_535),
+                scraper_namespaces=_scraper_namespaces(environment),
                 egress=_egress(environment),
             ),
-            namespaces=tuple(
-                n.strip() for n in environment.get("WATCH_NAMESPACES", "").split(",") if n.strip()
-            ),
+            site=site,
+            namespaces=_words(environment, "WATCH_NAMESPACES"),
+            notice_taints=_words(environment, "RLJOB_NOTICE_TAINTS"),
             job_rules=environment.get("RLJOB_JOB_RULES") or None,
             nats_credentials=(
                 RawCredentials(operator_credentials(issuer))  # with what this release needs to be allowed
@@ -134,9 +150,63 @@ class Settings:
             probe_port=number("RLJOB_PROBE_PORT", 8080, least=0, most=65_535),
             keda_address=_address(environment, "RLJOB_KEDA_ADDRESS"),
             workers=number("RLJOB_WORKERS", 8, least=1, most=1024),
+            lease=(lease := _lease(environment)),
+            pod=environment.get("POD_NAME", ""),
+            pod_namespace=environment.get("POD_NAMESPACE", "") if lease else "",
             log_level=one_of("RLJOB_LOG_LEVEL", "INFO", "DEBUG", "WARNING", "ERROR", "CRITICAL"),
             log_format=environment.get("RLJOB_LOG_FORMAT", "json"),
         )
+
+
+def _site_name(environment: Mapping[str, str]) -> str:
+    """The site whose operator this is; empty at the hub.
+
+    Raises:
+        SpecError: it is no name of a Site.
+    """
+    name = "RLJOB_SITE"
+    text = environment.get(name, "")
+    if text and (text == HUB or re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?", text) is None):
+        raise SpecError(
+            name, f"{text!r} is not the name of a Site: write what `kubectl get sites` shows at the hub"
+        )
+    return text
+
+
+def _lease(environment: Mapping[str, str]) -> str:
+    """The name of the Lease by which processes agree who works; empty if this one always does.
+
+    Raises:
+        SpecError: it is no name, or nothing says in which namespace it is.
+    """
+    name = "RLJOB_LEASE"
+    text = environment.get(name, "")
+    if text and re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", text) is None:
+        raise SpecError(name, f"{text!r} is not the name of a Lease: write one, such as rljob-operator")
+    if text and not environment.get("POD_NAMESPACE"):
+        raise SpecError("POD_NAMESPACE", f"is not set, and {name} is: give the namespace of this pod")
+    return text
+
+
+def _words(environment: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """The words of a variable that has commas between them."""
+    return tuple(word.strip() for word in environment.get(name, "").split(",") if word.strip())
+
+
+def _scraper_namespaces(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The namespaces whose scrapers may read metrics; empty for all.
+
+    Raises:
+        SpecError: a name is not that of a namespace.
+    """
+    name = "RLJOB_SCRAPER_NAMESPACES"
+    found = _words(environment, name)
+    for word in found:
+        if re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", word) is None:
+            raise SpecError(
+                name, f"{word!r} is not the name of a namespace: write names, with commas between"
+            )
+    return found
 
 
 def _address(environment: Mapping[str, str], name: str) -> str:

@@ -45,6 +45,17 @@ class OperatorMetrics:
             ["namespace", "rolloutpool"],
             registry=self.registry,
         )
+        self.failed = Gauge(
+            "rljob_operator_job_failed",
+            "1 for each RLJob that has failed, by the reason of its condition, until it is continued or deleted.",
+            ["namespace", "rljob", "reason"],
+            registry=self.registry,
+        )
+        self.leader = Gauge(
+            "rljob_operator_leader",
+            "1 while this process reconciles, 0 while it stands by for another one.",
+            registry=self.registry,
+        )
         self.requests = Counter(
             "rljob_operator_api_requests_total",
             "Requests to the API server, except watches; status 0 had no answer.",
@@ -55,6 +66,18 @@ class OperatorMetrics:
     def count_request(self, verb: str, kind: str, status: int) -> None:
         """Count one request to the API server."""
         self.requests.labels(verb, kind, str(status)).inc()
+
+    def set_queue(self, waiting: int, oldest: float, objects: int) -> None:
+        """Set how many jobs wait, how long the first has, in seconds, and how many objects are known."""
+        self.waiting.set(waiting)
+        self.oldest.set(oldest)
+        self.objects.set(objects)
+
+    def set_failed(self, failed: Iterable[tuple[tuple[str, str], str]]) -> None:
+        """Set the jobs that have failed, by namespace and name, each with the reason."""
+        self.failed.clear()
+        for (namespace, name), reason in failed:
+            self.failed.labels(namespace, name, reason).set(1)
 
     def set_wanted(self, wanted: Iterable[tuple[Ref, int]]) -> None:
         """Set the engines that all RolloutPools should have that are decided about."""

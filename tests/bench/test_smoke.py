@@ -1,6 +1,6 @@
 """Every benchmark runs at its smallest size, so that none stops working unnoticed; the peer it compares with, too.
 
-Of those that take minutes, a commit runs three.
+Of those that take minutes, a commit runs two.
 """
 
 from __future__ import annotations
@@ -13,7 +13,21 @@ from pathlib import Path
 import pytest
 from bench.__main__ import NAMES
 
-from bench import cost, dispatch, engine, learning, overlap, peer, replicas, simulator, store, tls
+from bench import (
+    cost,
+    dispatch,
+    engine,
+    episodes,
+    learning,
+    overlap,
+    peer,
+    replicas,
+    simulator,
+    sites,
+    store,
+    tls,
+    two_sites,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,6 +60,13 @@ def test_encrypted_beside_plain(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ratio" in capsys.readouterr().out
 
 
+def test_sites_over_cuts_and_kills(capsys: pytest.CaptureFixture[str]) -> None:
+    found = sites.main(sites.SIZES["smoke"])
+    assert (found["lost"], found["twice"], found["disordered"]) == (0, 0, 0)
+    assert {fault["what"] for fault in found["faults"]} >= {"hub", "site"}
+    assert "straight over the link" in capsys.readouterr().out
+
+
 def test_engine_beside_generate(capsys: pytest.CaptureFixture[str]) -> None:
     found = engine.main(engine.SMOKE)
     assert [case["slots"] for case in found["cases"]] == [4, 8, 4, 4]
@@ -53,7 +74,7 @@ def test_engine_beside_generate(capsys: pytest.CaptureFixture[str]) -> None:
     assert "model.generate" in capsys.readouterr().out
 
 
-@pytest.mark.drawn("long benchmarks", 3)
+@pytest.mark.drawn("long benchmarks", 2)
 def test_overlap_compares_modes(capsys: pytest.CaptureFixture[str]) -> None:
     rows = overlap.main(overlap.SMOKE)["rows"]
     assert [row["mode"] for row in rows] == ["Synchronous", "BoundedAsync"]
@@ -61,11 +82,29 @@ def test_overlap_compares_modes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "speed-up" in capsys.readouterr().out
 
 
-@pytest.mark.drawn("long benchmarks", 3)
+@pytest.mark.drawn("long benchmarks", 2)
+def test_episodes_that_wait_and_the_gateway(capsys: pytest.CaptureFixture[str]) -> None:
+    found = episodes.main(episodes.SMOKE)
+    assert [row["episodes_per_slot"] for row in found["rows"]] == [1, 1, 2, 4]
+    assert all(row["seconds_per_step"] > 0 for row in found["rows"])
+    assert all(rate > 0 for rate in found["gateway"].values())
+    assert "over keeping" in capsys.readouterr().out
+
+
+@pytest.mark.drawn("long benchmarks", 2)
 def test_dispatch_on_unequal_engines(capsys: pytest.CaptureFixture[str]) -> None:
     (row,) = dispatch.main(dispatch.SMOKE)["rows"]
     assert row["seconds_per_step"] > 0
     assert "speed-up" in capsys.readouterr().out
+
+
+@pytest.mark.drawn("long benchmarks", 2)
+def test_engines_at_two_sites_beside_one(capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = two_sites.main(two_sites.SMOKE)["rows"]
+    assert one["tokens_per_second"] > 0
+    assert two["over"] > 0
+    assert two["staleness_max"] <= 2
+    assert "simulated" in capsys.readouterr().out
 
 
 def test_cost_of_chosen_and_of_fixed_engines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +121,7 @@ def test_a_simulated_job_beside_the_real_one(capsys: pytest.CaptureFixture[str])
     assert "ratio" in capsys.readouterr().out
 
 
-@pytest.mark.drawn("long benchmarks", 3)
+@pytest.mark.drawn("long benchmarks", 2)
 def test_learning_scores_a_run_and_a_control(capsys: pytest.CaptureFixture[str]) -> None:
     rows = learning.main(learning.SMOKE)["rows"]
     assert [row["run"] for row in rows] == ["BoundedAsync", "shuffled rewards"]
@@ -90,11 +129,17 @@ def test_learning_scores_a_run_and_a_control(capsys: pytest.CaptureFixture[str])
     assert "staleness" in capsys.readouterr().out
 
 
-@pytest.mark.drawn("long benchmarks", 3)
+@pytest.mark.drawn("long benchmarks", 2)
 def test_the_demo_beside_trl(capsys: pytest.CaptureFixture[str]) -> None:
     found = peer.main(peer.SMOKE)
     assert found["ratio"] > 0
-    assert "TRL takes" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "TRL takes" in said
+    assert "to held-out reward 0.0" in said
+    for (run,) in found["reached"].values():
+        assert (run["step"], run["tokens"] > 0, run["seconds"] > 0) in {(0, False, True), (1, True, True)}, (
+            run
+        )
 
 
 def test_command_keeps_the_results_of_each_size_apart(tmp_path: Path) -> None:
@@ -116,7 +161,7 @@ def test_command_refuses_an_unknown_name() -> None:
     assert "no benchmark is called 'stores'" in done.stderr
 
 
-@pytest.mark.drawn("long benchmarks", 3)
+@pytest.mark.drawn("long benchmarks", 2)
 def test_operator_at_a_small_scale() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench.control_plane", "--smoke"],

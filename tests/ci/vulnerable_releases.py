@@ -126,7 +126,7 @@ class Repository:
 
     def _run(self, script: str, *arguments: str) -> tuple[int, str]:
         command = [sys.executable, str(ROOT / ".ci" / script), f"--database={self.database}", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
         return done.returncode, done.stdout + done.stderr
 
 

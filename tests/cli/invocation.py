@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 from typer.testing import CliRunner
 
-from rljob_cli.main import app
+from rljob_cli.commands import app
 from rljob_cli.manifest.load import load_job
 from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_runtime.model.identity import model_identity

@@ -189,6 +189,12 @@ def test_finds_nothing_in_commits_that_were_taken_back_from_their_manifests() ->
     assert counts["aborted"] == {"LedgerLost": 2}
 
 
+def test_a_restored_step_is_sound_where_the_trainers_log_cannot_be_read() -> None:
+    """As `kubectl rljob` reads a job whose coordinator was killed before it recorded a commit."""
+    seen = replace(restored().evidence(), manifests=(), fed=(), streams_only=True)
+    assert refuted(audit(seen).checks) == {}
+
+
 def test_a_restored_step_keeps_its_bound_though_its_buffer_was_opened_again_under_another() -> None:
     evidence_builder = restored()
     change_restored(evidence_builder, 4, max_staleness=2)

@@ -14,14 +14,17 @@ import nats
 import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from evidence_builder import Entry, job
-from evidence_files import IDENTITY, UID, payload, publish, streams, write_run
+from evidence_files import IDENTITY, SPEC, UID, payload, publish, streams, write_run
 from invocation import children
 from typer.testing import CliRunner, Result
 
+from rljob_cli.audit import audit as check
 from rljob_cli.audit import read
-from rljob_cli.audit.read import read_folder
+from rljob_cli.audit.evidence import Evidence
+from rljob_cli.audit.read import read_folder, read_folder_served
 from rljob_cli.audit.streams import payloads_left
-from rljob_cli.main import app
+from rljob_cli.audit.table import exit_code
+from rljob_cli.commands import app
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.messages import MARK, MARK_HEADER
 from rljob_core.ports import MESSAGE_ID, Channel, first_sequence
@@ -319,6 +322,33 @@ async def test_a_payload_that_is_lost_while_the_audit_reads_is_no_damage_nor_is_
     ]
     assert unreadable == []
     await store.close()
+
+
+@pytest.mark.parametrize(("mounted", "code"), [(True, 0), (False, 5)])
+def test_a_claim_of_weights_that_this_machine_lacks_is_not_read_as_an_empty_one(
+    folder: RunFolder, tmp_path: Path, *, mounted: bool, code: int
+) -> None:
+    write_run(job(), folder)
+    mirror = RunFolder(tmp_path / "mirror")
+    mirror.path.mkdir()
+    mirror.write(replace(IDENTITY, mirrors=True))
+    config = {
+        "namespace": IDENTITY.namespace,
+        "job": IDENTITY.name,
+        "uid": UID,
+        "spec": SPEC,
+        "weights_uri": str(folder.weights if mounted else tmp_path / "mnt" / "weights"),
+        "checkpoint_uri": str(folder.path),
+        "trainer_log_uri": str(folder.trainer),
+    }
+    mirror.workers_config.write_text(json.dumps(config))
+
+    async def evidence() -> Evidence:
+        async with EmbeddedServer(folder.nats) as server:
+            return await read_folder_served(mirror, server.url)
+
+    findings = check(asyncio.run(evidence()))
+    assert (findings.holds, exit_code(findings)) == (True, code)
 
 
 def test_a_folder_without_streams(folder: RunFolder) -> None:

@@ -18,6 +18,12 @@ from completions_server import Completions, serving
 from example_job import write_job, write_model
 from invocation import claimed, refused, rljob, snapshot
 
+from rljob_cli.job_checks.nats_server import check_servers
+from rljob_cli.manifest.load import load_job
+from rljob_core.errors import SpecError
+
+pytestmark = pytest.mark.drawn("bad input", 50)
+
 # --------------------------------------------------------------------------------------------------- fields
 
 
@@ -119,7 +125,7 @@ def test_names_the_line_of_the_field(tmp_path: Path) -> None:
     [
         ("a: [1\nb: 2\n", "line 2, column 2: not YAML: "),
         ("a: 1\nb: 2\na: 3\n", "line 3, column 1: the key a is given twice"),
-        ("a: 1\n---\nb: 2\n", "line 2, column 1: a second document begins here: keep one RLJob per file"),
+        ("a: 1\n---\nb: 2\n", "line 3, column 1: a second document begins here: keep one RLJob per file"),
         ("", "line 1, column 1: the file is empty: write a mapping"),
         ("- a\n", "line 1, column 1: the document is a list: write a mapping"),
         ("just words\n", "line 1, column 1: the document is a str: write a mapping"),
@@ -147,10 +153,23 @@ def test_a_file_that_is_missing_or_no_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("spec.steps", "--set: 'spec.steps': write spec.path=value"),
-        ("steps=3", "--set: 'steps=3': write spec.path=value"),
+        ("spec.steps", "--set: 'spec.steps': write path=value"),
+        ("spec=3", "--set: 'spec=3': write path=value"),
+        ("kind=Job", "--set: 'kind=Job': write path=value"),
+        ("steps=zero", 'spec.steps: a whole number is needed, not "zero". Optimizer steps. (given by --set)'),
+        ("sepc.steps=3", "--set: 'sepc.steps=3': did you mean spec.steps?"),
         ("spec.steps=zero", 'spec.steps: a whole number is needed, not "zero"'),
-        ("spec.pipelin.mode=Streaming", "spec.pipelin: unknown field: did you mean pipeline?"),
+        (
+            "spec.pipelin.mode=Streaming",
+            "spec.pipelin: unknown field: did you mean pipeline? (given by --set)",
+        ),
+        (
+            "pipeline.mode=streaming",
+            'spec.pipeline.mode: "streaming" is not possible: did you mean Streaming? write one of ',
+        ),
+        ("rollout.engine.name=vllm", "spec.rollout.engine.name: 'vllm' is unknown: did you mean vLLM? "),
+        ("algorithm.loss=dapo", "spec.algorithm.loss: 'dapo' is unknown: did you mean DAPO? "),
+        ("trainer.backend=fsdp", "spec.trainer.backend: 'fsdp' is unknown: did you mean FSDP? "),
         (
             "spec.rollout.pools.gpu.replicas=3",
             "--set spec.rollout.pools.gpu.replicas: the list has no item 'gpu'",
@@ -294,7 +313,9 @@ def test_a_reward_module_that_ends_what_imports_it(tmp_path: Path, text: str, wo
                     "pools": [{"name": "a"}, {"name": "b", "engine": {"options": {"slot": 4}}}],
                 }
             },
-            {"spec.rollout.pools[1].engine.options.slot": "unknown: engine Torch has slots"},
+            {
+                "spec.rollout.pools[1].engine.options.slot": "unknown: did you mean slots? engine Torch has slots"
+            },
         ),
         (
             {"rollout": {"engine": {"options": {"maxLength": 2000}}, "pools": [{"name": "a"}]}},
@@ -315,7 +336,7 @@ def test_a_reward_module_that_ends_what_imports_it(tmp_path: Path, text: str, wo
         ),
         (
             {"rollout": {"engine": {"name": "HTTP"}, "pools": [{"name": "a"}]}},
-            {"spec.rollout.engine.options.url": "Field required"},
+            {"spec.rollout.engine.options.url": "is required. "},
         ),
         (
             {
@@ -492,16 +513,6 @@ def test_validate_accepts_what_would_run(tmp_path: Path) -> None:
     assert snapshot(tmp_path) == before
 
 
-def test_validate_warns_of_fields_without_effect(tmp_path: Path) -> None:
-    file = write_job(tmp_path)
-    setting = "spec.rollout.pools.cpu.datacenter=east"
-    ended = rljob("validate", file, "--set", setting)
-    warning = (
-        "warning: spec.rollout.pools[0].datacenter has no effect until pools can run in other datacenters"
-    )
-    assert (ended.code, ended.out, ended.errors) == (0, f"{file}: RLJob sums is valid\n", [warning])
-
-
 # ------------------------------------------------------------------------------------------------ the network
 
 
@@ -523,6 +534,22 @@ def test_a_nats_server_that_does_not_answer(tmp_path: Path) -> None:
         (none_of_them,) = refused(write_job(tmp_path, nats={"url": many}))
     assert error.startswith(f"spec.nats.url: no nats-server answers at 127.0.0.1:{port}")
     assert none_of_them.count(f"127.0.0.1:{port}") == 2
+
+
+def test_datacenters_beside_a_server_of_the_users_own(tmp_path: Path) -> None:
+    file = write_job(tmp_path, nats={"url": "nats://127.0.0.1:4222"})
+    (error,) = refused(file, "--set", "spec.rollout.pools.cpu.datacenter=west")
+    assert error.startswith("spec.nats.url: rljob run starts the servers of datacenters beside its own only")
+
+
+def test_a_datacenter_that_comes_to_a_run_under_way(tmp_path: Path) -> None:
+    pools = [{"name": "a", "datacenter": "west"}, {"name": "b", "datacenter": "east"}, {"name": "c"}]
+    job = load_job(write_job(tmp_path, rollout={"pools": pools}))
+    check_servers(job, {"west", "east"})
+    with pytest.raises(
+        SpecError, match=r"^spec\.rollout\.pools: no server of datacenter east runs: stop the run"
+    ):
+        check_servers(job, {"west"})
 
 
 # ------------------------------------------------------------------------------------------------- the folder
@@ -557,6 +584,17 @@ def test_an_output_folder_that_holds_other_files(tmp_path: Path) -> None:
     file = write_job(tmp_path)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").touch()
+    (error,) = refused(file)
+    assert error.startswith(f"--output: {tmp_path}/out holds other files (thesis.tex)")
+
+
+def test_an_output_folder_is_checked_before_anything_is_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    file = write_job(tmp_path, model={"uri": "hf://acme/sums"})
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("")
     (error,) = refused(file)
     assert error.startswith(f"--output: {tmp_path}/out holds other files (thesis.tex)")
 

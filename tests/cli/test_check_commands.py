@@ -18,7 +18,7 @@ from tests import draw
 from rljob_cli.exits import scratch_folder, signals_interrupt
 
 RLJOB = str(Path(sys.executable).parent / "rljob")
-PATIENCE = 200.0  # seconds; of a busy machine
+PATIENCE = 600.0  # seconds; of a busy machine
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,12 @@ PATIENCE = 200.0  # seconds; of a busy machine
         (["check-reward", "exact_mach"], "spec.reward.functions[0]", "did you mean exact_match?"),
         (["check-reward", "nowhere:reward"], "spec.reward.functions[0]", "nowhere cannot be imported"),
         (["check-reward", "exact_match", "--set", "dataset=chain_sun"], "spec.data.dataset", "chain_sum"),
+        (
+            ["check-environment", "nowhere:Game"],
+            "spec.rollout.environment.name",
+            "nowhere cannot be imported",
+        ),
+        (["check-environment", "a:B", "--set", "maxTurns=501"], "spec.rollout.environment.maxTurns", "500"),
         (["check-reward", "exact_match", "--set", "promptsPerStep=0"], "spec.data.promptsPerStep", "1"),
     ],
 )
@@ -104,7 +110,7 @@ INTERRUPTED = [
 
 @pytest.mark.parametrize(
     ("command", "number"),
-    draw.draw("interrupted checks", INTERRUPTED, 2),
+    draw.draw("interrupted checks", INTERRUPTED, 1),
     ids=lambda value: value[0] if isinstance(value, list) else value.name,
 )
 def test_an_interrupted_check_leaves_nothing_behind(
@@ -198,3 +204,42 @@ def test_a_signal_while_a_folder_is_made_leaves_none(tmp_path: Path, monkeypatch
     with pytest.raises(KeyboardInterrupt), signals_interrupt(), scratch_folder():
         pass
     assert not list(tmp_path.iterdir())
+
+
+def test_an_environment_that_keeps_its_contract_as_its_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout = Path(__file__).parents[2]
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(checkout / "manifests" / "examples")
+    page = (checkout / "docs" / "environments.md").read_text(encoding="utf-8")
+    _, _, shown = page.partition("$ rljob check-environment guessing_game:GuessingGame --set maxTurns=3\n")
+    ended = rljob("check-environment", "guessing_game:GuessingGame", "--set", "maxTurns=3")
+    assert ended.code == 0, ended.out
+    assert [line.rstrip() for line in ended.out.splitlines()] == shown.partition("```")[0].splitlines()
+
+
+CHANGING = """
+import os, time
+from rljob_runtime.environments import TurnObservation
+
+class Changing:
+    async def open(self, start):
+        return self
+    async def react(self, turn):
+        int(turn.text)
+        return TurnObservation(text=str(hash("a")))
+    async def score(self, *, truncated):
+        return time.time()
+"""
+
+
+def test_an_environment_that_breaks_its_contract_is_told_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "changing_environment.py").write_text(CHANGING)
+    monkeypatch.chdir(tmp_path)
+    ended = rljob("check-environment", "changing_environment:Changing")
+    assert ended.code == 1
+    assert ended.out.endswith("\nenvironment changing_environment:Changing: 2 of 3 checks fail\n"), ended.out
+    assert "ValueError: invalid literal for int" in ended.out
+    assert "random.Random(start.seed)" in ended.out

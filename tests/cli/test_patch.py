@@ -48,6 +48,19 @@ def test_a_change_is_written_as_a_whole_and_reported(folder: RunFolder) -> None:
     assert identity.patches == ["spec.pipeline.mode=Streaming", "spec.pipeline.maxStaleness=0"]
 
 
+def test_what_fits_and_is_perhaps_not_meant_is_said(folder: RunFolder) -> None:
+    ended = patched(folder, "algorithm.loss=GSPO")
+    assert ended.code == 0
+    assert ended.out.splitlines()[1].startswith("warning: spec.algorithm.clip: 0.2 hardly ever acts with")
+
+
+def test_a_damaged_job_is_said_with_a_way_out_that_the_command_has(folder: RunFolder) -> None:
+    folder.job.write_text("{")
+    (error,) = patched(folder, "steps=5").errors
+    assert error.startswith(f"error: {folder.job}: cannot be read (")
+    assert error.endswith("): put a backup of it there, or name another folder")
+
+
 def test_what_changes_nothing_is_not_written(folder: RunFolder) -> None:
     before = snapshot(folder.path)
     ended = patched(folder, "pipeline.maxStaleness=2", "steps=4")
@@ -63,7 +76,7 @@ def test_what_changes_nothing_is_not_written(folder: RunFolder) -> None:
         (["pipeline.mode=Streaming"], ["spec.pipeline.maxStaleness: maxStaleness must be 0 with mode Synchronous"]),
         (["pipeline.maxStaleness=0"], ["spec.pipeline.maxStaleness: maxStaleness must be at least 1 with mode"]),
         (["pipeline.maxStaleness=65"], ["spec.pipeline.maxStaleness: must be at most 64, not 65 (given by --set)"]),
-        (["pipeline"], ["--set: 'spec.pipeline': write spec.path=value"]),
+        (["pipeline"], ["--set: 'pipeline': write path=value"]),
         (["rollout.pools.gpu.replicas=2"], ["--set spec.rollout.pools.gpu.replicas: the list has no item 'gpu': "]),
         (["steps=none", "algorithm.clip=-1"], ["spec.steps: a whole number", "spec.algorithm.clip: must be "]),
         (
@@ -75,7 +88,7 @@ def test_what_changes_nothing_is_not_written(folder: RunFolder) -> None:
             ],
         ),
         (["metadata.name=other"], ["metadata.name: belongs to the job for good"]),
-        (["status.step=4"], ["--set: 'status.step=4': write spec.path=value"]),
+        (["status.step=4"], ["--set: 'status.step=4': write path=value"]),
         (["suspend=true"], ["spec.suspend: only a cluster suspends jobs; it does not run, and `rljob run … --resume`"]),
         (["rollout.pools.cpu.replicas=0"], ["spec.rollout.pools: no pool has a replica"]),
         (["rollout.engine.options={slot: 3}"], ["spec.rollout.engine.options.slot: "]),
@@ -100,18 +113,31 @@ def test_what_is_refused_leaves_all_as_it_was(folder: RunFolder, texts: list[str
     assert snapshot(folder.path) == before
 
 
-def test_a_folder_without_a_job_and_a_finished_one(tmp_path: Path, folder: RunFolder) -> None:
+def test_a_pool_stays_where_it_is_while_the_job_runs(folder: RunFolder) -> None:
+    with folder.locked():
+        ended = patched(folder, "rollout.pools.cpu.datacenter=west")
+    assert ended.code == 2
+    assert (
+        "spec.rollout.pools.cpu.datacenter: datacenter is immutable while the job runs, because a pool stays where it "
+        "is: leave it at null, add another pool and remove this one, or stop the run first" in ended.errors[0]
+    )
+    assert patched(folder, "rollout.pools.cpu.datacenter=west").code == 0  # each run may have it elsewhere
+
+
+def test_a_folder_without_a_job(tmp_path: Path) -> None:
     ended = patched(RunFolder(tmp_path / "none"), "steps=5")
     assert ended.errors == [
         f"error: DIR: {tmp_path}/none holds no run: give the output folder of an `rljob run` (runs/<job's name>)"
     ]
     assert ended.code == 2
     assert not (tmp_path / "none").exists()
+
+
+def test_a_finished_job_may_get_more_steps(folder: RunFolder) -> None:
     folder.summary.write_text(json.dumps({"exit": "Succeeded", "steps": 4}))
-    (error,) = patched(folder, "steps=5").errors
-    assert error.startswith(
-        f"error: DIR: the job in {folder.path} is finished after 4 steps, for good: start another"
-    )
+    ended = patched(folder, "steps=5")
+    assert (ended.code, spec(folder)["steps"]) == (0, 5)
+    assert f"kept for the next `rljob run … --output {folder.path} --resume`" in ended.out
 
 
 def test_patches_follow_one_another_and_the_newest_of_a_field_counts(folder: RunFolder) -> None:
@@ -160,6 +186,18 @@ def test_a_patch_stays_until_the_manifest_or_its_flags_say_something_new(
     assert kept(folder, file) == both[1:], "the manifest has changed in this field since"
 
 
+def test_what_becomes_of_patches_is_said_of_a_finished_run_too(tmp_path: Path, folder: RunFolder) -> None:
+    assert patched(folder, "pipeline.maxStaleness=4", "steps=9").code == 0
+    folder.summary.write_text(json.dumps({"exit": "Succeeded", "steps": 4}))
+    ended = rljob("run", tmp_path / "job.yaml", "--output", folder.path, "--resume", "--set", "steps=3")
+    assert (ended.code, ended.errors) == (0, [])
+    assert ended.out.splitlines()[:3] == [
+        "kept from rljob patch: spec.pipeline.maxStaleness=4",
+        "no longer kept from rljob patch: spec.steps=9: this command gives another value there than the last one",
+        f"sums is finished already: 4 steps; see {folder.summary}",
+    ]
+
+
 def test_relative_paths_start_at_the_manifests_folder(tmp_path: Path) -> None:
     folder = started(write_job(tmp_path, evaluation=None))
     (tmp_path / "held.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
@@ -203,3 +241,16 @@ def test_a_model_that_was_removed_meanwhile_is_reported(tmp_path: Path, folder: 
     (tmp_path / "model").rename(tmp_path / "old")
     write_model(tmp_path / "model")
     assert patched(folder, "steps=9").code == 0
+
+
+def test_a_stored_job_that_somebody_has_damaged_is_named_in_plain_words(folder: RunFolder) -> None:
+    content = json.loads(folder.job.read_text())
+    content["manifest"]["spec"]["steps"] = "many"
+    folder.job.write_text(json.dumps(content))
+    ended = patched(folder, "algorithm.kl=0.1")
+    assert (ended.code, ended.out) == (2, "")
+    (error,) = ended.errors
+    assert error.startswith(
+        "error: job.json: holds no valid job any more: spec.steps: a whole number is needed, not "
+    )
+    assert "pydantic" not in error

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from example_job import write_job
@@ -13,10 +16,15 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from rljob_cli.manifest.load import load_job
+from rljob_cli.run.event_log import EventLog
+from rljob_cli.run.live_view import LiveView
 from rljob_cli.run.memory_use import PeakMemory
-from rljob_cli.run.result_files import MetricsFile, draw, plot, summarize, write_engines, write_summary
+from rljob_cli.run.metrics_file import MetricsFile
+from rljob_cli.run.open_view import open_view
+from rljob_cli.run.plain_view import PlainView
+from rljob_cli.run.result_files import draw, plot, summarize, write_engines, write_summary
 from rljob_cli.run.run_progress import Rate, RunProgress
-from rljob_cli.run.view import LiveView, PlainView, open_view
+from rljob_cli.run.time_left import TimeLeft
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.job_state import JobState
 from rljob_core.messages import STEP_METRICS, EngineProfile, EngineSignal, StepMetrics, StepStats
@@ -92,6 +100,7 @@ def test_summary(job: RLJob, tmp_path: Path) -> None:
         "peak_memory_bytes": 1 << 30,
         "exit": "Succeeded",
         "message": "",
+        "warnings": [],
     }
     folder = RunFolder(tmp_path)
     assert folder.earlier_summary() == {}
@@ -108,6 +117,20 @@ def test_revoked_versions_are_forgotten_and_announced_again() -> None:
     assert progress.step == 1
     assert progress.add(commit(2, epoch=4))
     assert progress.step == 2
+
+
+def test_what_is_said_of_sites_is_that_of_the_newest_line() -> None:
+    """The reconcile makes a condition of it, as on a cluster."""
+    progress = RunProgress()
+    for line, expected in (
+        (replace(evaluation(0, 0.3, 0.8), sites_held=("east",)), ((), ("east",))),
+        (replace(commit(1), sites_away=("east",)), (("east",), ())),
+        (commit(2), ((), ())),
+    ):
+        progress.add(line)
+        metrics = progress.job_metrics
+        assert metrics is not None
+        assert (metrics.sites_away, metrics.sites_held) == expected
 
 
 def test_the_last_summary_counts_by_the_ledger(job: RLJob) -> None:
@@ -131,25 +154,25 @@ def test_the_last_summary_counts_by_the_ledger(job: RLJob) -> None:
     assert (summary["heldout_mixed_before"], summary["heldout_mixed_after"]) == (0, 2)
 
 
-def test_no_step_is_past_the_last_one(job: RLJob) -> None:
+def test_no_step_is_past_the_last_one(job: RLJob, tmp_path: Path) -> None:
     """`spec.steps` was lowered to 2 when steps up to 8 had begun."""
     lowered = job.model_copy(update={"spec": job.spec.model_copy(update={"steps": 2})})
     progress = RunProgress()
     progress.add(replace(commit(6), last_version=8))
     console = Console(file=StringIO(), width=200)
-    with PlainView(console, lowered) as view:
+    with PlainView(console, lowered, EventLog(tmp_path / "events.log")) as view:
         view.line(progress.lines[-1], progress)
-    assert console.file.getvalue().startswith("step 6/8  ")  # type: ignore[attr-defined]
+    assert "  step 6/8  " in console.file.getvalue()  # type: ignore[attr-defined]
     summary = summarize(lowered, progress, wall_seconds=1.0, peak_bytes=0, outcome="Running")
     assert (summary["steps"], summary["steps_planned"]) == (6, 8)
 
 
-def test_an_evaluation_says_which_answers_are_not_of_its_version_alone(job: RLJob) -> None:
+def test_an_evaluation_says_which_answers_are_not_of_its_version_alone(job: RLJob, tmp_path: Path) -> None:
     console = Console(file=StringIO(), width=200)
-    with PlainView(console, job) as view:
+    with PlainView(console, job, EventLog(tmp_path / "events.log")) as view:
         view.line(replace(evaluation(12, 0.5, 0.75), heldout_newest=13, heldout_mixed=26), RunProgress())
         view.line(evaluation(13, 0.5, 0.75), RunProgress())
-    first, second = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    first, second = without_times(console.file.getvalue())  # type: ignore[attr-defined]
     assert first == (
         "held-out at version 12: 0.500 sampled, 0.750 greedy (26 answers with tokens of later versions, up to 13)"
     )
@@ -174,8 +197,59 @@ def test_metrics_file_starts_over_from_the_stream(tmp_path: Path) -> None:
     file.append(commit(2))
     read = [STEP_METRICS.validate_json(line) for line in path.read_text().splitlines()]
     assert read == [evaluation(0, 0.3, 0.8), commit(1), commit(2)]
-    file.close()
+    file.close(pytest.fail)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_seconds_and_tokens_of_the_metrics_file_continue_over_restarts(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    first = [commit(1, tokens=10), commit(2, tokens=25)]
+    second = [
+        replace(commit(3, epoch=2, tokens=4), seconds=0.5),
+        replace(commit(4, epoch=2, tokens=9), seconds=1.5),
+    ]
+    file.start([*first, second[0]])
+    file.append(second[1])
+    file.close(pytest.fail)
+    assert [(row["seconds"], row["tokens_generated"]) for row in rows_of(tmp_path)] == [
+        (1.0, 10), (2.0, 25), (2.5, 29), (3.5, 34)
+    ]  # fmt: skip
+
+
+def test_an_evaluation_s_row_stands_at_its_version_and_the_end_has_none(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    late = replace(evaluation(1, 0.5, 0.5), seconds=3.5, tokens_generated=70)
+    end = replace(commit(3), reward_mean=None, finished="Succeeded")
+    file.start([])
+    for line in (commit(1, tokens=20), commit(2, tokens=40), commit(3, tokens=60), late, end):
+        file.append(line)
+    file.close(pytest.fail)
+    rows = rows_of(tmp_path)
+    assert [(row["version"], row["heldout_sampled"]) for row in rows] == [
+        (1, None),
+        (1, 0.5),
+        (2, None),
+        (3, None),
+    ]
+    assert (rows[1]["seconds"], rows[1]["tokens_generated"]) == (1.0, 20)
+    assert not any(row["finished"] for row in rows)
+
+
+def test_a_disk_that_refuses_the_metrics_file_does_not_change_the_end_of_a_run(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    file.start([])
+    for line in (commit(1), commit(2), evaluation(1, 0.5, 0.5)):
+        file.append(line)
+    (tmp_path / ".metrics.jsonl.new").mkdir()  # in the way of the file's replacement
+    notes: list[str] = []
+    file.close(notes.append)
+    (note,) = notes
+    assert note.startswith(f"{tmp_path}/metrics.jsonl was not put into order (")
+    assert len(rows_of(tmp_path)) == 3
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_plot_is_a_picture(job: RLJob, tmp_path: Path) -> None:
@@ -243,10 +317,17 @@ def test_rate_survives_a_process_that_starts_again() -> None:
     assert rate.per_second == 30.0
 
 
-def test_plain_lines_do_not_flood(job: RLJob) -> None:
+def without_times(text: str) -> list[str]:
+    """The lines of a plain view, each of which begins with the time of day."""
+    lines = text.splitlines()
+    assert all(re.match(r"\d\d:\d\d:\d\d  ", line) for line in lines)
+    return [line[10:] for line in lines]
+
+
+def test_plain_lines_do_not_flood(job: RLJob, tmp_path: Path) -> None:
     out = StringIO()
     progress = RunProgress()
-    with open_view(Console(file=out), job) as view:
+    with open_view(Console(file=out), job, EventLog(tmp_path / "events.log")) as view:
         assert isinstance(view, PlainView)
         for version in range(1, 200):
             progress.add(commit(version))
@@ -257,22 +338,81 @@ def test_plain_lines_do_not_flood(job: RLJob) -> None:
         view.line(evaluation(199, 0.5, 0.75), progress)
         progress.add(commit(200))
         view.line(commit(200), progress)
-    lines = out.getvalue().splitlines()
+    lines = without_times(out.getvalue())
     # The first step, whatever happened beside it, and the last step; not the hundreds between.
     assert lines[0].startswith("step 1/4  reward 0.100  staleness 0.50 (max 1)")
     assert "BackOff sums-rollout-cpu-0: ended with code 137; starts again in 1 s" in lines
     assert "held-out at version 199: 0.500 sampled, 0.750 greedy" in lines
     assert lines[-1].startswith("step 200/200  ")
+    assert re.search(r"  elapsed 0:\d\d  left 0:\d\d$", lines[-1])
     assert len(lines) < 10
+    (kept,) = (tmp_path / "events.log").read_text().splitlines()
+    assert re.fullmatch(r"[-0-9]{10}T[:0-9]{8}Z BackOff sums-rollout-cpu-0: ended with code 137; .*", kept)
 
 
-def test_live_view_on_a_terminal(job: RLJob) -> None:
+def test_time_left_is_that_of_the_steps_of_this_run() -> None:
+    times = TimeLeft(100.0)
+    times.committed(7, 130.0)
+    assert times.text(20, 131.0) == "elapsed 0:31  left –"
+    times.committed(9, 150.0)
+    assert times.text(20, 150.0) == "elapsed 0:50  left 1:50"
+    assert times.text(1000, 4100.0) == "elapsed 1:06:40  left 2:45:10"
+    assert times.text(8, 151.0) == "elapsed 0:51  left 0:00"
+
+
+def panel_of(job: RLJob, folder: Path, *, width: int, height: int, events: Sequence[Event]) -> list[str]:
+    """The lines of the last panel that a terminal of this size gets."""
+    out = StringIO()
+    progress = progress_of_a_run()
+    console = Console(file=out, force_terminal=True, width=width, height=height, color_system=None)
+    with open_view(console, job, EventLog(folder / "events.log")) as view:
+        view.line(commit(2), progress)
+        for event in events:
+            view.event(event)
+    return out.getvalue().rpartition("╭")[2].splitlines()
+
+
+def test_a_narrow_terminal_shows_all_of_what_it_shows(job: RLJob, tmp_path: Path) -> None:
+    long = Event("Warning", "Unhealthy", "a message of many words, " * 6 + "and its end", "sums-reward-0")
+    lines = panel_of(job, tmp_path, width=80, height=24, events=[long])
+    text = " ".join(line.strip("│ ") for line in lines)
+    assert "…" not in text
+    assert "and its end" in text
+    for figure in ("0.900", "0.950", "0.75 (max 2)", "tokens/s", "generating 3"):
+        assert figure in text
+    crowded = panel_of(job, tmp_path, width=80, height=24, events=[long] * 6)
+    assert len(crowded) < 24
+    assert "and its end" in " ".join(crowded)
+
+
+def test_figures_of_processes_that_have_ended_are_said_to_be_old(job: RLJob, tmp_path: Path) -> None:
+    died = Event("Warning", "BackOff", "ended with code 137", "sums-coordinator-0")
+    out = StringIO()
+    console = Console(file=out, force_terminal=True, width=110, height=40, color_system=None)
+    with open_view(console, job, EventLog(tmp_path / "events.log")) as view:
+        view.line(commit(1), progress_of_a_run())
+        view.event(died)
+    assert re.search(r"figures as of before \d\d:\d\d:\d\d: BackOff", out.getvalue().rpartition("╭")[2])
+    out.truncate(0)
+    with open_view(console, job, EventLog(tmp_path / "events.log")) as view:
+        view.event(died)
+        view.line(commit(2), progress_of_a_run())
+    assert "figures" not in out.getvalue().rpartition("╭")[2]
+    out.truncate(0)
+    with open_view(console, job, EventLog(tmp_path / "events.log")) as view:
+        view.refresh(progress_of_a_run())
+    assert "figures of an earlier run" in out.getvalue().rpartition("╭")[2]
+
+
+def test_live_view_on_a_terminal(job: RLJob, tmp_path: Path) -> None:
     out = StringIO()
     progress = progress_of_a_run()
     signal = EngineSignal("cpu-0", "cpu", 1, 2, held=6, slots=8, running=5, waiting=1, tokens=10)
     progress.heard("engine.cpu-0", signal)
     mixed = replace(evaluation(3, 0.95, 0.75), heldout_mixed=26, heldout_newest=4)
-    with open_view(Console(file=out, force_terminal=True, width=110, height=40), job) as view:
+    with open_view(
+        Console(file=out, force_terminal=True, width=110, height=40), job, EventLog(tmp_path / "events.log")
+    ) as view:
         assert isinstance(view, LiveView)
         view.line(commit(2), progress)
         view.line(mixed, progress)
@@ -291,7 +431,9 @@ def test_live_view_on_a_terminal(job: RLJob) -> None:
         assert part in text
     assert "mixed" not in text  # of those that are shown beside each other, none is
     progress.add(mixed)
-    with open_view(Console(file=out, force_terminal=True, width=110, height=40), job) as view:
+    with open_view(
+        Console(file=out, force_terminal=True, width=110, height=40), job, EventLog(tmp_path / "events.log")
+    ) as view:
         view.line(mixed, progress)
     assert "0.300 → 0.950 (26 mixed)" in out.getvalue()
     progress.heard("engine.cpu-0", None)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from rljob_cli.main import app
+from rljob_cli.commands import app
 
 MANIFEST = """\
 apiVersion: rljob.dev/v1alpha1
@@ -76,18 +76,19 @@ def test_fleets_and_values_are_combined(job: Path) -> None:
     ("words", "said"),
     [
         ([], "--engines: the job's engine vLLM has no profile"),
-        (["--engines=a100=2"], "--engines: a100 is not a known device: name one of h100, l40s"),
+        (["--engines=a100=2"], "--engines: a100 is not a known device: name one of h100, h20, l40s"),
         (["--engines=h100"], "--engines: 'h100' is not name=number"),
         (["--engines=h100=1.5"], "--engines: h100=1.5 is not a number of engines"),
+        (["--engines=h20@east=2", "--trainer=secondsPerToken=1"], "--engines: the link to east is unknown"),
         (["--engines=h100=0"], "--engines: h100=0 is not a number of engines"),
         (["--engines=h100=1"], "--trainer: nothing says how long the backend FSDP takes for a token"),
         (["--engines=h100=1", "--trainer=seconds=1"], "--trainer: seconds: it has secondsPerToken"),
         (["--engines=h100=1", "--trainer=secondsPerToken=-1"], "--trainer: secondsPerToken must not be negative"),
         (["--engines=h100=1", "--trainer=secondsPerToken=1", "--lengths=mean=3"], "--lengths: mean: it has median"),
-        (["--engines=h100=1", "--trainer=secondsPerToken=1", "--lengths=median=0"], "--lengths.median: Input"),
+        (["--engines=h100=1", "--trainer=secondsPerToken=1", "--lengths=median=0"], "--lengths.median: must be "),
         (["--engines=h100=1", "--trainer=secondsPerToken=1", "--lengths=sigma=0.1"], "--lengths: promptSigma is"),
         (["--engines=h100=1", "--trainer=secondsPerToken=1", "--lengths=min=9,max=5"], "--lengths: min must not be"),
-        (["--engines=h100=1", "--trainer=secondsPerToken=1", "--lengths=min=1.5"], "--lengths.min: Input"),
+        (["--engines=h100=1", "--trainer=secondsPerToken=1", "--lengths=min=1.5"], "--lengths.min: a whole number"),
         (["--engines=h100=1", "--trainer=secondsPerToken=nan"], "--trainer: secondsPerToken"),
         (["--engines=h100=1", "--trainer=secondsPerToken=1", "--price=h100=-1"], "--price: h100"),
         (["--picture=a.bmp"], "--picture: a.bmp does not end with .png, .svg, .pdf"),

@@ -27,7 +27,7 @@ _JETSTREAM = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": 
 _WORK_QUEUES = {Channel.WORK, Channel.TRAINING, Channel.EVENTS}
 _NEWEST_ONLY = {Channel.VERSIONS, Channel.PROGRESS}
 _PATIENCE = 5.0
-SECONDS = 60.0
+SECONDS = 300.0
 
 
 def former_seeds() -> dict[str, str]:

@@ -27,7 +27,7 @@ from rljob_runtime.messaging.nats.server import binary, render_config
 log = logging.getLogger(__name__)
 
 SIZE = 3
-_PATIENCE = 120.0  # seconds
+_PATIENCE = 300.0  # seconds
 #: An address at which nobody listens: servers tell each other theirs, and would connect past the proxies.
 _NOWHERE = "127.0.0.1:1"
 #: For how long a lame duck keeps its clients, once it has handed over what it leads.

@@ -26,7 +26,7 @@ from rljob_core.ports import Completed, EngineEvent, EngineLoad, Progress, Reque
 from rljob_runtime.engines.stepped import SteppedEngine
 
 VOCABULARY = 64
-PATIENCE = 120.0  # seconds
+PATIENCE = 300.0  # seconds
 SILENCE = "it did not finish within "
 
 

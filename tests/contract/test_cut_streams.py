@@ -16,7 +16,7 @@ from rljob_core.errors import Fenced, StreamCut
 from rljob_core.ports import MESSAGE_ID, Channel, Delivery, Message, MessageStore, Queue
 from rljob_runtime.messaging.nats.reader import OrderedReader
 
-SECONDS = 60.0
+SECONDS = 300.0
 
 
 @pytest.fixture(params=["memory", "nats"])

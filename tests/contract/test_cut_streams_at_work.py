@@ -108,7 +108,7 @@ async def test_whatever_is_lost_what_is_stored_is_read_delivered_and_in_order(
     await load.goes_on()
     load.stopped.set()
     await asyncio.gather(*writing)  # whoever is not connected again as yet sends one more
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(300):
         while load.read != {channel: await contents(store, channel) for channel in load.read}:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         while any([await store.unacknowledged(channel, "q") for channel in QUEUES]):  # noqa: ASYNC110

@@ -49,7 +49,7 @@ async def test_contract(check: Check[EngineSubject], subject: EngineSubject) -> 
     [
         ("vLLm", {}, r"spec\.rollout\.engine\.name: 'vLLm' is unknown: .*write one of Torch, "),
         ("Torch", {"slot": 1}, r"spec\.rollout\.engine\.options\.slot: .*slots"),
-        ("Torch", {"slots": "8"}, r"spec\.rollout\.engine\.options\.slots: .*integer"),
+        ("Torch", {"slots": "8"}, r"spec\.rollout\.engine\.options\.slots: a whole number is needed"),
         ("Emulated", {"lengths": {"sigma": 0.1}}, r"options\.lengths: .*promptSigma"),
     ],
 )

@@ -28,9 +28,10 @@ from former_installation import (
 )
 from nats.aio.client import RawCredentials
 from nats_cluster import SIZE, NatsCluster
+from stream_moves import until_said
+from tests.draw import draw
 
 from rljob_core.errors import StoreUnavailable
-from rljob_operator.decisions.pods import Trouble
 from rljob_operator.nats.accounts import Seeds, issuer, known_seeds, server_config
 from rljob_operator.nats.credentials import Issuer, JobKeys, shared_credentials, stream_credentials
 from rljob_operator.reconcile.job_streams import JobStreams
@@ -114,23 +115,6 @@ async def until_prepared(streams: JobStreams, upgraded: UpgradedCluster) -> None
             await asyncio.sleep(0.1)
 
 
-async def said(streams: JobStreams, upgraded: UpgradedCluster, beginning: str) -> None:
-    """Begin, and wait until the operator says of the move what begins like that."""
-    preparing = asyncio.create_task(until_prepared(streams, upgraded))
-    try:
-        async with asyncio.timeout(SECONDS):
-            # A move says it only for as long as it copies one stream: it is looked at between all that is done.
-            while not _said(streams.trouble(job_of(upgraded.uid)), beginning):  # noqa: ASYNC110
-                await asyncio.sleep(0)
-    finally:
-        preparing.cancel()
-        await asyncio.wait([preparing])
-
-
-def _said(trouble: Trouble | None, beginning: str) -> bool:
-    return trouble is not None and trouble.message.startswith(beginning)
-
-
 async def test_every_message_arrives_and_has_three_replicas(
     upgraded: UpgradedCluster, tmp_path: Path
 ) -> None:
@@ -141,7 +125,7 @@ async def test_every_message_arrives_and_has_three_replicas(
         await until_replicated(streams, upgraded)
 
 
-@pytest.mark.parametrize("away", range(SIZE))
+@pytest.mark.parametrize("away", draw("killed servers", range(SIZE), 1))
 async def test_a_server_that_is_killed_meanwhile_delays_the_move_alone(
     upgraded: UpgradedCluster, tmp_path: Path, away: int
 ) -> None:
@@ -149,7 +133,7 @@ async def test_a_server_that_is_killed_meanwhile_delays_the_move_alone(
     async with operator(
         ",".join(upgraded.cluster.urls), tmp_path, issuer=upgraded.issuer, settle=0.0
     ) as streams:
-        await said(streams, upgraded, "4 of")
+        await until_said(streams, upgraded.uid, "4 of")
         upgraded.cluster.kill(away)
         await asyncio.sleep(2)
         upgraded.cluster.start(away)

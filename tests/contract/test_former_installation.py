@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,9 +26,10 @@ from former_installation import (
     stored,
 )
 from nats.aio.client import RawCredentials
+from stream_moves import listening, moves, until_said, words
 from typer.testing import CliRunner
 
-from rljob_cli.main import app
+from rljob_cli.commands import app
 from rljob_core.errors import StoreUnavailable
 from rljob_core.ports import Channel
 from rljob_core.records import EpochClaimed
@@ -119,26 +120,6 @@ async def upgraded(tmp_path: Path) -> AsyncIterator[Upgraded]:
         yield Upgraded(server, tmp_path, issuer(renewed), uid, before, former, renewed)
 
 
-async def until_moved(streams: JobStreams, uid: str, beginning: str) -> None:
-    """Begin, and wait until the operator says of the move what begins like that."""
-    async with asyncio.timeout(SECONDS):
-        while uid not in moves(streams):
-            await streams.prepare(job_of(uid), 64 << 20)
-            await asyncio.sleep(0)
-        while not words(streams, uid).startswith(beginning):  # noqa: ASYNC110  nothing tells
-            await asyncio.sleep(0)
-
-
-def moves(streams: JobStreams) -> Mapping[str, Any]:
-    assert streams._shared is not None
-    return streams._shared._moves
-
-
-def words(streams: JobStreams, uid: str) -> str:
-    trouble = streams.trouble(job_of(uid))
-    return trouble.message if trouble is not None else ""
-
-
 def end(streams: JobStreams) -> None:
     """End what the operator does beside its passes, as the end of its process does."""
     for move in moves(streams).values():
@@ -171,8 +152,8 @@ async def test_workers_of_before_reach_nothing(upgraded: Upgraded) -> None:
 
 @pytest.mark.parametrize("moved", ["0 of", "6 of", "all of", "its streams are being deleted"])
 async def test_a_server_or_an_operator_that_ends_midway_loses_nothing(upgraded: Upgraded, moved: str) -> None:
-    async with upgraded.operating(settle=0.05) as streams:
-        await until_moved(streams, upgraded.uid, moved)
+    async with upgraded.operating(settle=0.5) as streams:
+        await until_said(streams, upgraded.uid, moved)
         await upgraded.server.kill()
         await upgraded.server.start()
         async with asyncio.timeout(SECONDS):
@@ -181,7 +162,7 @@ async def test_a_server_or_an_operator_that_ends_midway_loses_nothing(upgraded: 
                 await asyncio.sleep(0.01)
         if moved != "its streams are being deleted":
             assert "the last attempt ended early" in words(streams, upgraded.uid)
-            await until_moved(streams, upgraded.uid, moved)
+            await until_said(streams, upgraded.uid, moved)
         end(streams)
     async with upgraded.operating() as streams:
         await prepare(streams, job_of(upgraded.uid))
@@ -193,7 +174,7 @@ async def test_a_copy_of_an_attempt_that_broke_off_is_made_again(upgraded: Upgra
     """A server may lose what it has restored: it does not sync it."""
     trajectories = names_of(upgraded.uid).stream(Channel.TRAJECTORIES)
     async with upgraded.operating(settle=60.0) as streams:
-        await until_moved(streams, upgraded.uid, "all of")
+        await until_said(streams, upgraded.uid, "all of")
         end(streams)
     async with connected(upgraded.server.url, upgraded.own) as connection:
         await connection.call(f"STREAM.DELETE.{trajectories}", {})
@@ -207,7 +188,7 @@ async def test_a_copy_of_an_attempt_that_broke_off_is_made_again(upgraded: Upgra
 async def test_what_is_written_meanwhile_is_not_deleted(upgraded: Upgraded) -> None:
     """A server that still has the former configuration lets the former workers write."""
     async with upgraded.operating(settle=0.5) as streams:
-        await until_moved(streams, upgraded.uid, "all of")
+        await until_said(streams, upgraded.uid, "all of")
         async with connected(upgraded.server.url, upgraded.streams_user) as connection:
             await connection.request(names_of(upgraded.uid).subject_of(Channel.REWARDS, "results"), b"late")
         async with asyncio.timeout(SECONDS):
@@ -226,32 +207,25 @@ async def test_two_jobs_are_moved_at_once_and_no_more(upgraded: Upgraded) -> Non
     most = 0
     others = [uuid4().hex for _ in range(3)]
 
-    async def count(streams: JobStreams) -> None:
-        """Between all that is done: a slow machine may prepare one job for as long as another one is moved."""
+    def count() -> None:
         nonlocal most
-        while True:
-            running = [uid for uid, move in moves(streams).items() if not move.task.done()]
-            most = max(most, sum("streams are in the NATS account" in words(streams, uid) for uid in running))
-            await asyncio.sleep(0)
+        running = [uid for uid, move in moves(streams).items() if not move.task.done()]
+        most = max(most, sum("streams are in the NATS account" in words(streams, uid) for uid in running))
 
     async with upgraded.operating(settle=1.0) as streams:
-        shared = streams._shared
-        assert shared is not None
         async with connected(upgraded.server.url, upgraded.streams_user) as connection:
             for uid in others:
                 ledger = names_of(uid).stream(Channel.LEDGER)
                 await connection.call(
                     f"STREAM.CREATE.{ledger}", {"name": ledger, "subjects": [f"{ledger}.>"]}
                 )
-        waiting, counting = {upgraded.uid, *others}, asyncio.create_task(count(streams))
-        try:
+        waiting = {upgraded.uid, *others}
+        with listening(count):
             async with asyncio.timeout(SECONDS):
                 while waiting:
                     for uid in sorted(waiting):
                         if await streams.prepare(job_of(uid), 64 << 20):
                             waiting.discard(uid)
-        finally:
-            counting.cancel()
     assert most == 2
 
 
@@ -270,10 +244,10 @@ async def test_an_account_that_the_server_does_not_know_is_named(upgraded: Upgra
 
 async def test_no_worker_writes_while_streams_are_moved(upgraded: Upgraded) -> None:
     async with upgraded.operating() as streams:
-        await until_moved(streams, upgraded.uid, "3 of")
+        await until_said(streams, upgraded.uid, "3 of")
         end(streams)
     store = role_store(
-        upgraded.server.url, upgraded.uid, Holder.COORDINATOR, issuer=upgraded.issuer, patience=2.0
+        upgraded.server.url, upgraded.uid, Holder.COORDINATOR, issuer=upgraded.issuer, patience=8.0
     )
     with pytest.raises(StoreUnavailable, match=r"(?i)authorization"):
         await store.open()
@@ -296,7 +270,7 @@ async def test_a_job_that_began_again_in_its_own_account_is_refused_and_nothing_
 
 async def test_a_job_that_is_deleted_leaves_nothing_in_the_shared_account(upgraded: Upgraded) -> None:
     async with upgraded.operating() as streams:
-        await until_moved(streams, upgraded.uid, "1 of")
+        await until_said(streams, upgraded.uid, "1 of")
         await streams.remove(job_of(upgraded.uid))
     assert await upgraded.shared() == set()
 

@@ -105,6 +105,7 @@ def slow(config: JobConfig) -> JobConfig:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn("whole jobs of accounts", 1)
 async def test_a_job_outlives_its_tokens_and_trains_nothing_twice(tmp_path: Path) -> None:
     uid = uuid4().hex
     tiny_model(tmp_path / "model")
@@ -117,7 +118,7 @@ async def test_a_job_outlives_its_tokens_and_trains_nothing_twice(tmp_path: Path
             installation.opened(Holder.READER, uid, patience=100) as reader,
             Workers(installation, tmp_path, config) as workers,
         ):
-            async with asyncio.timeout(250):
+            async with asyncio.timeout(600):
                 training = asyncio.create_task(workers.train())
                 try:
                     line = await until(reader, lambda line: bool(line.finished))

@@ -188,6 +188,8 @@ async def test_every_stream_has_limits(server: EmbeddedServer, tmp_path: Path) -
     for name, config in found.items():
         most, refusing = config["max_msgs_per_subject"], config.get("discard_new_per_subject", False)
         assert (most == 1 and not refusing) if name in newest else (most >= SUBJECT_MESSAGES and refusing)
+    # Each chunk has a subject of its own.
+    assert found[names.stream(Channel.TRAJECTORIES)]["max_msgs"] == SUBJECT_MESSAGES
 
 
 async def test_a_subject_at_its_number_of_messages_refuses_more_and_drops_none(
@@ -198,7 +200,7 @@ async def test_a_subject_at_its_number_of_messages_refuses_more_and_drops_none(
     channels = set(Channel) - NEWEST_ONLY
     async with operator(server.url, tmp_path) as streams:
         await prepare(streams, job, TRAJECTORIES)
-        async with streams._client(job) as client:
+        async with streams.client(job) as client:
             for name in map(names_of(uid).stream, channels):
                 config = (await stream_request(client, "INFO", name, {}))["config"]
                 answer = await stream_request(client, "UPDATE", name, {**config, "max_msgs_per_subject": 3})
@@ -219,17 +221,35 @@ async def test_a_subject_at_its_number_of_messages_refuses_more_and_drops_none(
             await reward.publish(Channel.EVENTS, "reward", b"?")
 
 
+async def test_trajectories_at_their_number_of_messages_refuse_more_whatever_their_subjects(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    job = job_of(uuid4().hex, None)
+    uid = job.metadata.uid or ""
+    async with operator(server.url, tmp_path) as streams:
+        await prepare(streams, job, TRAJECTORIES)
+        async with streams.client(job) as client:
+            name = names_of(uid).stream(Channel.TRAJECTORIES)
+            config = (await stream_request(client, "INFO", name, {}))["config"]
+            assert "error" not in await stream_request(client, "UPDATE", name, {**config, "max_msgs": 3})
+        async with opened(server, uid, Holder.ROLLOUT) as rollout:
+            for n in range(3):
+                await rollout.publish(Channel.TRAJECTORIES, f"chunk.n.{n}", b"")
+            with pytest.raises(StoreFull, match="maximum messages exceeded"):
+                await rollout.publish(Channel.TRAJECTORIES, "chunk.n.3", b"")
+
+
 async def test_streams_of_an_earlier_release_keep_so_many_messages_of_each_subject(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
     job = job_of(uuid4().hex, None)
     uid = job.metadata.uid or ""
-    unlimited = {"max_msgs_per_subject": -1, "discard_new_per_subject": False}
+    unlimited = {"max_msgs": -1, "max_msgs_per_subject": -1, "discard_new_per_subject": False}
     async with operator(server.url, tmp_path) as streams:
         await prepare(streams, job, TRAJECTORIES)
         before = await configurations(streams, job)
         newest = {names_of(uid).signal_stream, *map(names_of(uid).stream, NEWEST_ONLY)}
-        async with streams._client(job) as client:
+        async with streams.client(job) as client:
             for name in before.keys() - newest:
                 answer = await stream_request(client, "UPDATE", name, {**before[name], **unlimited})
                 assert "error" not in answer
@@ -250,12 +270,14 @@ def test_a_stream_that_has_more_messages_keeps_them_all() -> None:
     assert missing_settings(ledger, held, most + 1) == {}
     assert missing_settings(ledger, {**held, "max_msgs_per_subject": 5}, 0) == {}
     assert missing_settings(ledger, {**ledger, "republish": None}, 0) == {}
+    assert missing_settings({"max_msgs": most, **ledger}, ledger, most) == {"max_msgs": most}
+    assert missing_settings({"max_msgs": most, **ledger}, ledger, most + 1) == {}
 
 
 async def configurations(streams: JobStreams, job: RLJob) -> dict[str, Any]:
     """Of all streams of a job, by name."""
     names = names_of(job.metadata.uid or "")
-    async with streams._client(job) as client:
+    async with streams.client(job) as client:
         return {
             name: (await stream_request(client, "INFO", name, {}))["config"] for name in names.all_streams
         }
@@ -416,7 +438,7 @@ async def test_streams_of_an_earlier_release_get_limits_above_what_they_hold(
     rewards, weights = names.stream(Channel.REWARDS), names.stream(Channel.WEIGHTS)
     async with operator(server.url, tmp_path) as streams:
         await prepare(streams, job, TRAJECTORIES)
-        async with streams._client(job) as client:
+        async with streams.client(job) as client:
             for name, config in (await configurations(streams, job)).items():
                 if name != names.stream(Channel.TRAJECTORIES):
                     answer = await stream_request(client, "UPDATE", name, {**config, "max_bytes": -1})

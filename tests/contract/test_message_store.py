@@ -23,7 +23,7 @@ from rljob_runtime.messaging.nats.own_queue import OwnQueue
 from rljob_runtime.messaging.nats.store import NatsStore
 
 Connect = Callable[[], Awaitable[MessageStore]]
-SECONDS = 120.0
+SECONDS = 300.0
 """After which a test that waits for something gives up."""
 
 
@@ -535,6 +535,16 @@ async def test_getting_gives_none_for_what_is_gone_or_never_was(store: MessageSt
     assert await store.get(Channel.REWARDS, []) == []
 
 
+async def test_the_newest_message_of_each_of_several_suffixes(store: MessageStore) -> None:
+    for suffix, data in (("a.1", b"1"), ("a.2", b"2"), ("a.1", b"3"), ("a.1.x", b"4"), ("b", b"5")):
+        await store.publish(Channel.TRAJECTORIES, suffix, data, message_id=data.decode())
+    await store.delete(Channel.TRAJECTORIES, [6])
+    found = await store.newest(Channel.TRAJECTORIES, ["a.2", "a.1", "b", "a", "a.2", "a.1.x"])
+    assert [m and m.data for m in found] == [b"2", b"3", None, None, b"2", b"4"]
+    assert found[1] == Message(4, "a.1", b"3", {MESSAGE_ID: "3"}, 1)
+    assert await store.newest(Channel.TRAJECTORIES, []) == []
+
+
 async def test_deleting_twice_or_what_never_was_is_no_error(store: MessageStore) -> None:
     for _ in range(3):
         await store.publish(Channel.REWARDS, "r", b"x")
@@ -582,6 +592,12 @@ async def test_which_suffixes_there_are(store: MessageStore) -> None:
     assert await store.suffixes(Channel.WEIGHTS, "*.v1") == {"chunk.v1": 2, "manifest.v1": 1}
     assert await store.suffixes(Channel.WEIGHTS, "chunk.*") == {"chunk.v1": 2, "chunk.v2": 1}
     assert await store.suffixes(Channel.WEIGHTS, "part.*") == {}
+    await store.supersede(Channel.WEIGHTS, "chunk.v2")
+    await store.supersede(Channel.WEIGHTS, "chunk.v2")
+    assert await store.suffixes(Channel.WEIGHTS, ">") == {"chunk.v1": 2, "chunk.v2": 1, "manifest.v1": 1}
+    mark = await store.last(Channel.WEIGHTS, "chunk.v2")
+    assert mark is not None
+    assert mark.data == b""
     await store.purge(Channel.WEIGHTS, "chunk.v1")
     assert await store.suffixes(Channel.WEIGHTS, "*.v1") == {"manifest.v1": 1}
 
@@ -943,6 +959,23 @@ async def test_who_reads_headers_asks_for_no_payloads_of_what_comes(own_server: 
     await store.close()
 
 
+async def test_messages_are_superseded_in_a_stream_that_keeps_the_settings_of_an_earlier_release(
+    own_server: EmbeddedServer,
+) -> None:
+    store = await open_on(own_server, job="j")
+    stream = store._streams.stream(Channel.WEIGHTS)
+    config = (await store._connection.call(f"STREAM.INFO.{stream}", {}))["config"]
+    await store._connection.call(f"STREAM.UPDATE.{stream}", {**config, "allow_rollup_hdrs": False})
+    await store.publish(Channel.WEIGHTS, "chunk.v1", b"x")
+    await store.supersede(Channel.WEIGHTS, "chunk.v1")
+    assert await store.suffixes(Channel.WEIGHTS, ">") == {}
+    await store.close()
+    resumed = await open_on(own_server, job="j")  # which gives it the setting
+    await resumed.supersede(Channel.WEIGHTS, "chunk.v1")
+    assert await resumed.suffixes(Channel.WEIGHTS, ">") == {"chunk.v1": 1}
+    await resumed.close()
+
+
 async def test_a_stream_of_which_the_server_says_nothing_is_read(own_server: EmbeddedServer) -> None:
     """As those of earlier releases."""
     store = await open_on(own_server, job="j")
@@ -992,6 +1025,11 @@ async def test_a_channel_does_not_grow_past_what_the_server_has(own_server: Embe
     await store.grow(Channel.TRAJECTORIES, 2 << 20)
     assert await store.limit(Channel.TRAJECTORIES) == 2 << 20
     assert await store.limit(Channel.LEDGER) == 0
+    assert await store.filled(Channel.TRAJECTORIES) == (0, 2 << 20)
+    await store.publish(Channel.TRAJECTORIES, "payload", bytes(1000))
+    stored, limit = await store.filled(Channel.TRAJECTORIES)
+    assert 1000 < stored < 2000
+    assert limit == 2 << 20
     await store.close()
 
 

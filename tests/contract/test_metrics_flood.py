@@ -13,7 +13,7 @@ from e2e.harness.nats_server import EmbeddedServer
 from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, STEP_METRICS, EngineSignal, StepMetrics
 from rljob_core.ports import Channel
 from rljob_core.spec import RLJob
-from rljob_operator.decisions.observe import JobMetrics
+from rljob_operator.decisions.job_metrics import JobMetrics
 from rljob_operator.nats.accounts import server_config
 from rljob_operator.nats.credentials import operator_credentials
 from rljob_operator.nats.job_accounts import account_name
@@ -30,7 +30,7 @@ def line(step: int) -> bytes:
     return STEP_METRICS.dump_json(StepMetrics(step=step, version=step, seconds=0.0))
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 async def test_a_job_that_floods_the_operator_is_read_no_faster_than_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

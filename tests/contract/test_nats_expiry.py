@@ -171,7 +171,7 @@ async def test_a_token_that_is_not_renewed_is_refused_and_the_error_says_what_to
         with pytest.raises(StoreUnavailable, match=remedy):
             await anext(aiter(store.read(Channel.METRICS)))
     with pytest.raises(StoreUnavailable, match=remedy):
-        await member.store(patience=2).open()
+        await member.store(patience=8).open()
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ ALLOWED: dict[Holder, set[str]] = {
     },
     Holder.ROLLOUT: {
         "write progress", "read progress", "get progress", "last progress", "delete progress",
-        "write trajectories", "event of rollout", "signal engine.pod-0.ab12",
+        "write trajectories", "write chunk", "write end", "event of rollout", "signal engine.pod-0.ab12",
         "read versions", "get versions", "last versions",
         "take work", "get work", "last work", "delete work",
         "read weights", "get weights", "last weights",
@@ -113,11 +113,18 @@ ALLOWED: dict[Holder, set[str]] = {
         "read trajectories", "get trajectories", "last trajectories",
         "write weights", "read weights", "get weights", "last weights", "list weights", "purge weights",
     },
+    Holder.TRACKER: {"read metrics", "get metrics", "last metrics"},
     Holder.READER: {
         "read ledger", "read trajectories", "read rewards", "read versions", "read metrics", "read signals",
         "get ledger", "get trajectories", "get rewards", "get versions", "get metrics", "depths",
         "last ledger", "last trajectories", "last rewards", "last versions", "last metrics",
         "read weights", "get weights", "last weights", "list weights", "list progress",
+    },
+    Holder.VIEWER: {
+        "read ledger", "read trajectories", "read rewards", "read versions", "read metrics", "read signals",
+        "get ledger", "get trajectories", "get rewards", "get versions", "get metrics", "depths",
+        "last ledger", "last trajectories", "last rewards", "last versions", "last metrics",
+        "list weights", "list progress",
     },
 }  # fmt: skip
 
@@ -140,16 +147,22 @@ def operations(store: NatsStore) -> dict[str, Callable[[], Awaitable[object]]]:
                 partial(store._connection.request, subject, b'{"batch":1,"no_wait":true}')
             )
 
+    async def get(channel: Channel) -> None:
+        await store.get(channel, [999])
+        await store.newest(channel, ["no.such.suffix"])
+
     known: dict[str, Callable[[], Awaitable[object]]] = {"depths": store.depths}
     for channel in Channel:
         if channel in _SUFFIXES:
             known[f"write {channel}"] = lambda c=channel: store.publish(c, _SUFFIXES[c], b"x")
         if channel not in WORK_QUEUES:
             known[f"read {channel}"] = lambda c=channel: first(store.read(c))
-        known[f"get {channel}"] = lambda c=channel: store.get(c, [999])
+        known[f"get {channel}"] = lambda c=channel: get(c)
         known[f"last {channel}"] = lambda c=channel: store.last(c)
         known[f"delete {channel}"] = lambda c=channel: store.delete(c, [999])
         known[f"purge {channel}"] = lambda c=channel: store.purge(c, "engine.none.ab12")
+    for what, suffix in {"chunk": "chunk.a1b2.0", "end": "drained"}.items():
+        known[f"write {what}"] = lambda s=suffix: store.publish(Channel.TRAJECTORIES, s, b"x")
     for role in ("coordinator", "rollout", "reward", "trainer"):
         event = COORDINATOR_EVENT.dump_json(RoleFailed(role, "no"))
         known[f"event of {role}"] = lambda r=role, e=event: store.publish(Channel.EVENTS, r, e)
@@ -209,29 +222,27 @@ async def test_another_jobs_streams_are_out_of_reach(
                 await asyncio.wait_for(operation(), SECONDS)
 
 
-@pytest.mark.parametrize("holder", ALLOWED)
-@pytest.mark.parametrize(
-    "request_",
-    [
-        "STREAM.CREATE.{ledger}", "STREAM.UPDATE.{ledger}", "STREAM.DELETE.{ledger}", "STREAM.PURGE.{ledger}",
-        "STREAM.UPDATE.{trajectories}",
-        "STREAM.MSG.DELETE.{ledger}", "STREAM.SNAPSHOT.{ledger}",
-        "STREAM.RESTORE.{ledger}", "STREAM.NAMES", "STREAM.LIST", "INFO", "CONSUMER.LIST.{training}",
-        "CONSUMER.NAMES.{training}", "CONSUMER.CREATE.{ledger}", "CONSUMER.CREATE.{trajectories}.x",
-        "CONSUMER.DURABLE.CREATE.{trajectories}.x",
-        "CONSUMER.PAUSE.{trajectories}.reward",
-    ],
+_ADMINISTRATION = (
+    "STREAM.CREATE.{ledger}", "STREAM.UPDATE.{ledger}", "STREAM.DELETE.{ledger}", "STREAM.PURGE.{ledger}",
+    "STREAM.UPDATE.{trajectories}",
+    "STREAM.MSG.DELETE.{ledger}", "STREAM.SNAPSHOT.{ledger}",
+    "STREAM.RESTORE.{ledger}", "STREAM.NAMES", "STREAM.LIST", "INFO", "CONSUMER.LIST.{training}",
+    "CONSUMER.NAMES.{training}", "CONSUMER.CREATE.{ledger}", "CONSUMER.CREATE.{trajectories}.x",
+    "CONSUMER.DURABLE.CREATE.{trajectories}.x",
+    "CONSUMER.PAUSE.{trajectories}.reward",
 )  # fmt: skip
-async def test_no_role_may_administer(
-    installation: NatsInstallation, uid: str, holder: Holder, request_: str
-) -> None:
+
+
+@pytest.mark.parametrize("holder", ALLOWED)
+async def test_no_role_may_administer(installation: NatsInstallation, uid: str, holder: Holder) -> None:
     names = StreamNames.of_job(namespace="default", job="roles", uid=uid)
-    subject = request_.format(**{channel.value: names.stream(channel) for channel in Channel})
+    streams = {channel.value: names.stream(channel) for channel in Channel}
     async with installation.connection(
         installation.credentials(holder, uid), inbox_of(uid, holder)
     ) as connection:
-        with pytest.raises(JetStreamError, match="permissions violation"):
-            await connection.request(f"$JS.API.{subject}", b"{}")
+        for request in _ADMINISTRATION:
+            with pytest.raises(JetStreamError, match="permissions violation"):
+                await connection.request(f"$JS.API.{request.format(**streams)}", b"{}")
 
 
 _WRITTEN = [
@@ -246,7 +257,7 @@ _WRITTEN = [
 
 
 @pytest.mark.parametrize("rollup", ["all", "sub"])
-@pytest.mark.parametrize(("holder", "channel"), _WRITTEN)
+@pytest.mark.parametrize(("holder", "channel"), [one for one in _WRITTEN if one[1] is not Channel.WEIGHTS])
 async def test_no_role_replaces_what_is_stored_by_a_rollup(
     installation: NatsInstallation, filled: str, holder: Holder, channel: Channel, rollup: str
 ) -> None:
@@ -258,6 +269,13 @@ async def test_no_role_replaces_what_is_stored_by_a_rollup(
         with pytest.raises(Exception, match="rollup not permitted"):
             await store.publish(channel, suffix, b"x", headers={"Nats-Rollup": rollup})
         assert await state(installation, names, filled) == before
+
+
+def test_who_may_replace_weights_may_purge_them() -> None:
+    """Sites hear of a message that replaces others, and of no purge."""
+    writers = [holder for holder, channel in _WRITTEN if channel is Channel.WEIGHTS]
+    assert writers
+    assert all(f"purge {Channel.WEIGHTS}" in ALLOWED[holder] for holder in writers)
 
 
 @pytest.mark.parametrize("holder", [holder for holder in ALLOWED if holder is not Holder.REWARD])
@@ -383,12 +401,12 @@ async def state(
 ) -> dict[str, tuple[int, list[dict[str, Any]]]]:
     """Of each stream, how many messages it has; and its consumers, with what they have delivered."""
     found = {}
-    async with installation.operating() as job_streams, job_streams._client(job_of(uid)) as client:
+    async with installation.operating() as job_streams, job_streams.client(job_of(uid)) as client:
         for stream in names.all_streams:
-            info = json.loads((await client.request(f"$JS.API.STREAM.INFO.{stream}", b"{}")).data)
+            info = json.loads((await client.request(f"$JS.API.STREAM.INFO.{stream}", b"{}", timeout=60)).data)
             consumers = []
             for name in (queue for channel, queue in SHARED if names.stream(channel) == stream):
-                answer = await client.request(f"$JS.API.CONSUMER.INFO.{stream}.{name}", b"{}")
+                answer = await client.request(f"$JS.API.CONSUMER.INFO.{stream}.{name}", b"{}", timeout=60)
                 consumers.append(json.loads(answer.data))
             assert info["state"]["consumer_count"] == len(consumers), stream
             found[stream] = (
@@ -584,6 +602,7 @@ def _filled_in(value: object, places: dict[str, str]) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn("whole jobs of accounts", 1)
 async def test_a_whole_job_runs_on_its_roles_credentials(
     installation: NatsInstallation, tmp_path: Path
 ) -> None:
@@ -601,7 +620,7 @@ async def test_a_whole_job_runs_on_its_roles_credentials(
     ):
         training = asyncio.create_task(workers.train())
         try:
-            async with asyncio.timeout(200):
+            async with asyncio.timeout(600):
                 await until(reader, lambda line: line.version >= 2)
                 backup = FolderPlace(tmp_path / "backup")
                 taken = await back_up_configured(config, backup, installation.environment(Holder.READER, uid))
@@ -693,10 +712,12 @@ async def test_a_stream_of_an_earlier_release_is_told_of_too(
 ) -> None:
     job = job_of(uid)
     stream = StreamNames.of_job(namespace="default", job="roles", uid=uid).stream(Channel.REWARDS)
-    async with installation.operating() as job_streams, job_streams._client(job) as client:
+    async with installation.operating() as job_streams, job_streams.client(job) as client:
 
         async def call(request: str, body: dict[str, Any]) -> dict[str, Any]:
-            answer = await client.request(f"$JS.API.STREAM.{request}.{stream}", json.dumps(body).encode())
+            answer = await client.request(
+                f"$JS.API.STREAM.{request}.{stream}", json.dumps(body).encode(), timeout=20
+            )
             return json.loads(answer.data)["config"]
 
         created = await call("INFO", {})
@@ -716,8 +737,8 @@ async def test_a_role_waits_for_the_queue_that_the_operator_creates(
         installation.opened(Holder.REWARD, uid) as reward,
     ):
         queue = await reward.queue(Channel.TRAJECTORIES, "payload", name="reward")
-        async with job_streams._client(job_of(uid)) as client:
-            assert b'"success":true' in (await client.request(deletion, b"{}")).data
+        async with job_streams.client(job_of(uid)) as client:
+            assert b'"success":true' in (await client.request(deletion, b"{}", timeout=60)).data
         fetching = asyncio.create_task(queue.fetch(messages=1, max_bytes=1 << 20, timeout=SECONDS))
         opening = asyncio.create_task(reward.queue(Channel.TRAJECTORIES, "payload", name="reward"))
         await rollout.publish(Channel.TRAJECTORIES, "payload", b"x")
@@ -866,7 +887,7 @@ async def test_another_generation_ends_the_credentials_of_one_job_alone(
         with pytest.raises(StoreUnavailable):
             await old.publish(Channel.METRICS, "steps", b"{}")
         with pytest.raises(StoreUnavailable, match="Authorization"):
-            await installation.store(Holder.READER, uid, patience=2).open()
+            await installation.store(Holder.READER, uid, patience=8).open()
         async with installation.opened(Holder.COORDINATOR, uid, generation=1) as new:
             assert await new.publish(Channel.METRICS, "steps", b"{}") == 2, "the stream has stayed"
         await beside.publish(Channel.METRICS, "steps", b"{}")

@@ -194,16 +194,25 @@ class CuttingProxy:
 
     def __init__(self, server: EmbeddedServer, cuts: int) -> None:
         self._port = int(server.url.rpartition(":")[2])
+        self._passing: set[asyncio.Task[None]] = set()
         self.cuts = cuts
         self.url = ""
 
     async def __aenter__(self) -> Self:
-        self._listening = await asyncio.start_server(self._pass, "127.0.0.1", 0)
+        self._listening = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.url = f"tls://127.0.0.1:{self._listening.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._listening.close()
+        for passing in self._passing:
+            passing.cancel()
+        await asyncio.gather(*self._passing, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        passing = asyncio.create_task(self._pass(reader, writer))
+        self._passing.add(passing)
+        passing.add_done_callback(self._passing.discard)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.cuts:
@@ -217,11 +226,13 @@ class CuttingProxy:
         there, back = await asyncio.open_connection("127.0.0.1", self._port)
 
         async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-            with suppress(OSError):
-                while data := await source.read(1 << 16):
-                    target.write(data)
-                    await target.drain()
-            target.close()
+            try:
+                with suppress(OSError):
+                    while data := await source.read(1 << 16):
+                        target.write(data)
+                        await target.drain()
+            finally:
+                target.close()
 
         await asyncio.gather(copy(reader, back), copy(there, writer))
 

@@ -12,7 +12,8 @@ from random_trajectories import trajectory
 from rljob_core.actions import StoredProgress
 from rljob_core.ports import Channel, MessageStore
 from rljob_core.trajectory import FinishReason
-from rljob_runtime.messaging import wire
+from rljob_runtime.messaging import chunks, wire
+from rljob_runtime.messaging.chunks import CHUNKS_HEADER
 from rljob_runtime.messaging.progress import PROGRESS_HEADER, PartialTrajectory, ProgressStore
 
 CUT, WHOLE = 2_000, 1 << 20
@@ -107,6 +108,28 @@ async def test_an_engine_that_continues_cut_progress_deletes_all_of_it(
     found = await newest(successor)
     assert same(await successor.get("g7.1", found.inherited), made(900, attempt=2))
     await successor.delete([found.inherited.sequence])
+    assert not await store.suffixes(Channel.PROGRESS, ">")
+
+
+async def test_chunks_that_the_release_before_has_named_by_their_sequences_are_found_and_deleted(
+    store: MessageStore,
+) -> None:
+    await ProgressStore(store, payload_bytes=WHOLE).put(made(500), seed=1)
+    message = await store.last(Channel.PROGRESS, "g7.1")
+    assert message is not None
+    pieces, rest = chunks.cut(message.data, CUT)
+    at = [await store.publish(Channel.PROGRESS, f"g7.1.1-500.{n}", piece) for n, piece in enumerate(pieces)]
+    assert len(at) > 1
+    headers = {
+        PROGRESS_HEADER: message.headers[PROGRESS_HEADER],
+        CHUNKS_HEADER: ",".join(map(str, at)),
+    }
+    await store.publish(Channel.PROGRESS, "g7.1", rest, headers=headers)
+    progress = ProgressStore(store, payload_bytes=CUT)
+    got = await progress.get("g7.1", (await newest(progress)).inherited)
+    assert same(got, made(500))
+    assert got is not None
+    await progress.delete([got.sequence])
     assert not await store.suffixes(Channel.PROGRESS, ">")
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from interleavings import LATE, Choice, Model, Violated, require
+from model_sites import POOLS, ModelOverSites
 from world import job_config
 
 from rljob_core.config import JobConfig
-from rljob_core.spec import PipelineSpec
+from rljob_core.spec import PipelineSpec, RolloutSpec
 from rljob_core.trajectory import group_of
 
 #: A window of 0 holds nothing back: a search then goes every way that any window leaves open.
@@ -49,15 +51,16 @@ def explore(
     config: JobConfig,
     *,
     limit: int = 10**9,
+    kind: type[Model] = Model,
     **scope: Any,
 ) -> Explored:
-    """Visit every state that can be reached from `Model(config, **scope)`, or `limit` of them.
+    """Visit every state that can be reached from `kind(config, **scope)`, or `limit` of them.
 
     Raises:
         Found: an invariant does not hold, nothing can happen although the job is not over, or (if all was visited)
             there is a state from which no way leads to the job's end.
     """
-    start = Model(config, **scope)
+    start = kind(config, **scope)
     stack: list[tuple[Model, int, tuple[Any, ...] | None]] = [(start, start.key(), None)]
     seen = {start.key()}
     explored = Explored(states=1)
@@ -125,8 +128,12 @@ def _way(step: tuple[Any, ...] | None) -> Iterator[Choice]:
     yield from reversed(choices)
 
 
-def any_job(chance: random.Random, *, poison: str = "") -> Model:
-    """A job of any shape, to which anything may happen; with poison, engines hold several trajectories."""
+def any_job(chance: random.Random, *, poison: str = "", sites: bool = False) -> Model:
+    """A job of any shape, to which anything may happen; with poison, engines hold several trajectories.
+
+    Args:
+        sites: whether an engine is at another site, whose link may be cut.
+    """
     most = 4 if poison else 2
     bound = chance.randrange(4)
     mode = (
@@ -149,7 +156,14 @@ def any_job(chance: random.Random, *, poison: str = "") -> Model:
     engines = chance.choice([1, 1, 2, 3]) if poison else chance.randint(1, 3)
     deaths, losses = chance.choice([0, 0, 1, 3]) if poison else chance.randint(0, 3), chance.randint(0, 3)
     restless, progress = chance.random() < 0.3, chance.choice([0, 2, 8])
-    return Model(
+    kind: Callable[..., Model] = Model
+    if sites:
+        aside = random.Random(repr(chance.getstate()))
+        pools = RolloutSpec.model_validate({"pools": POOLS})
+        spec = config.spec.model_copy(update={"rollout": pools})
+        config, engines = config.model_copy(update={"spec": spec}), max(engines, 2)
+        kind = partial(ModelOverSites, cuts=aside.choice([1, 2, 4]))
+    return kind(
         config,
         engines=engines,
         deaths=deaths,
@@ -162,20 +176,23 @@ def any_job(chance: random.Random, *, poison: str = "") -> Model:
     )
 
 
-def walk(chance: random.Random, *, steps: int = 400, slow: str = "", poison: str = "") -> Model:
+def walk(
+    chance: random.Random, *, steps: int = 400, slow: str = "", poison: str = "", sites: bool = False
+) -> Model:
     """One way through any job, to its end; the job at its end.
 
     Args:
+        sites: see `any_job`.
         poison: a group that kills its engines.
         slow: a trajectory that takes long: much else happens before it ends, and its progress is published.
 
     Raises:
         Found: an invariant does not hold, or nothing can happen although the job is not over.
     """
-    model = any_job(chance, poison=poison)
+    model = any_job(chance, poison=poison, sites=sites)
     if slow:
         while len(model.engines) < 2:
-            model = any_job(chance)
+            model = any_job(chance, sites=sites)
         model.deaths, model.publishing = model.deaths + 2, 8
         model.innocent_deaths = model.deaths
     mishap_rate = chance.choice([0.02, 0.1, 0.3])

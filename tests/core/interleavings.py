@@ -26,6 +26,7 @@ from rljob_core.actions import (
     DeletePayloads,
     DeleteRewards,
     DropProgress,
+    EngineDrained,
     FindProgress,
     ListProgress,
     Observation,
@@ -59,10 +60,11 @@ from rljob_core.messages import (
     TrainerWork,
 )
 from rljob_core.planner import Planner, prime_suspect
-from rljob_core.planner.engines import RESEND_HEARTBEATS
+from rljob_core.planner.heartbeats import RESEND_HEARTBEATS
 from rljob_core.planner.liveness import LEASE_HEARTBEATS
 from rljob_core.planner.score_checks import SCORE_HEARTBEATS
 from rljob_core.records import RecordBatch, StepCommitted
+from rljob_core.site_actions import MarkFound, SiteMarkSeen
 from rljob_core.spec import PipelineSpec
 from rljob_core.trajectory import State, group_of
 
@@ -133,12 +135,13 @@ class Model:
         self.announced: Announce | None = None
         self.manifests: dict[str, StepCommitted] = {}
         self.payloads: dict[int, Summary] = {}
-        self.absences: dict[int, PayloadAbsent] = {}
+        self.absences: dict[int, PayloadAbsent | EngineDrained | SiteMarkSeen] = {}
+        """What engines say of themselves in the stream of payloads, and marks that come by way of a site."""
         self.rewards: dict[int, RewardsSeen | RewardsComplete] = {}
         self.progress: dict[str, StoredProgress] = {}
         self.delayed_progress: list[tuple[str, StoredProgress]] = []
         """Progress that engines published before they died, and that has not arrived yet."""
-        self.answers: list[ProgressFound | ProgressListed] = []
+        self.answers: list[ProgressFound | ProgressListed | MarkFound] = []
         """Answers to the coordinator's queries, not yet read."""
         self.seen = [0, 0]
         """Sequences up to which the coordinator has read payloads and rewards."""
@@ -230,7 +233,7 @@ class Model:
             yield "read answer", ""
 
     def _losses(self) -> Iterator[Choice]:
-        yield from (("lose payload", str(sequence)) for sequence in self.payloads)
+        yield from (("lose payload", str(sequence)) for sequence in self.payloads | self.absences)
         yield from (("lose reward", str(sequence)) for sequence in self.rewards if sequence > self.seen[1])
         yield from (("lose progress", trajectory) for trajectory in self.progress)
         yield from (("lose work", name) for name, engine in self.engines.items() if engine.inbox)
@@ -499,7 +502,9 @@ class Model:
         for key, run in self.engines.pop(name).running.items():
             self.progress[key[0]] = progress_of(*key, run)
         self.dead.append(name)
-        self._say(EngineGone(name, max(self.payloads, default=0)))
+        self.sequence += 1
+        self.absences[self.sequence] = EngineDrained(self.sequence, name)
+        self._say(EngineGone(name))
 
     def _publish(self, whom: str) -> None:
         name, _, request = whom.partition(" ")
@@ -515,7 +520,8 @@ class Model:
     def _lose(self, what: str, whom: str) -> None:
         match what:
             case "lose payload":
-                del self.payloads[int(whom)]
+                self.payloads.pop(int(whom), None)
+                self.absences.pop(int(whom), None)
             case "lose reward":
                 del self.rewards[int(whom)]
             case "lose progress":
@@ -536,7 +542,8 @@ class Model:
                 self._cut(int(whom))
             case "write late":
                 assert self.replaced is not None
-                decision = self.replaced.decide([EngineGone(name) for name in self.engines], 0.0)
+                drained = [EngineDrained(self.sequence, name) for name in self.engines]
+                decision = self.replaced.decide(drained, 0.0)
                 self.void.add(len(self.ledger))
                 self._append(RecordBatch(self.replaced.state.writer, decision.records))
                 self.replaced = None
@@ -659,10 +666,7 @@ class Model:
                 context.score_checks.asked,
                 tuple(context.lookups.pending.items()),
                 tuple(context.lookups.found.items()),
-                tuple(
-                    (names.get(e), stored <= context.messages.payloads.newest)
-                    for e, stored in context.liveness.leaving.items()
-                ),
+                tuple(map(names.get, context.liveness.leaving)),
                 context.lookups.listed_version,
                 tuple(context.cohorts.waiting),
                 context.cohorts.other_work_first,
@@ -683,7 +687,13 @@ class Model:
                 tuple(p.manifest for p in self.manifests.values() if p.version > context.state.version),
                 tuple((w, self.payloads[s].span, s <= self.seen[0]) for s, w in where.items()),
                 tuple(
-                    (a.trajectory, a.attempt, names.get(a.engine), s <= self.seen[0])
+                    (a.site, a.number, s <= self.seen[0])
+                    if isinstance(a, SiteMarkSeen)
+                    else (
+                        None if isinstance(a, EngineDrained) else (a.trajectory, a.attempt),
+                        names.get(a.engine),
+                        s <= self.seen[0],
+                    )
                     for s, a in self.absences.items()
                 ),
                 tuple(

@@ -61,6 +61,7 @@ class ModelEngine:
     version: int = 0
     manifest: str = ""
     epoch: int = 0
+    pool: str = "a"
     slots: int = 1
     """What it says; it generates all that it is sent at once."""
     inbox: list[tuple[int, EngineWork]] = field(default_factory=list)
@@ -149,7 +150,8 @@ class ModelEngine:
 
     def signal(self, name: str) -> EngineSignal:
         held = len(self.held) + len(self.running)
-        return EngineSignal(name, "a", self.epoch, self.version, held, self.slots, len(self.running), 0, 0)
+        running = len(self.running)
+        return EngineSignal(name, self.pool, self.epoch, self.version, held, self.slots, running, 0, 0)
 
 
 @dataclass

@@ -20,6 +20,8 @@ class Mutant:
         slow: whether that walk delays one trajectory.
         poison: whether one of its groups kills engines.
         store: whether a store that is small for the job detects the mutant.
+        sites: whether jobs over several sites detect the mutant, in the model or in the simulation.
+        episodes: whether simulated jobs with an environment detect the mutant.
         seed: of a simulated job that detects the mutant, tried first; one that few of them detect.
     """
 
@@ -33,6 +35,8 @@ class Mutant:
     store: bool = False
     seed: int | None = None
     tests: str = ""
+    sites: bool = False
+    episodes: bool = False
 
 
 SUSPECTS = "tests/core/test_suspects.py"
@@ -43,10 +47,47 @@ REPLICATED = (
     "test_a_server_that_is_behind_does_not_say_that_messages_are_gone"
 )
 DEAF = "tests/runtime/rewards/test_process.py::test_a_function_that_hears_no_signal_costs_its_chunk_nothing"
+EPISODES = "tests/runtime/roles/test_episodes.py"
+OPEN_EPISODES = "tests/runtime/roles/test_open_episodes.py"
+ENGINES_OF_EPISODES = "tests/core/test_engines_of_episodes.py"
 HOSTILE_WORKERS = "tests/runtime/roles/test_hostile_workers.py"
 LABELS = "tests/runtime/roles/test_staleness_of_payloads.py"
+SITES = "tests/core/test_sites.py"
+WEIGHT_SYNC = "tests/core/test_weight_sync.py"
+SWAP_TIME = "tests/runtime/roles/test_swap_time.py"
+SITE_MARKS = "tests/core/test_site_marks.py"
+SITE_BORDER = "tests/core/test_site_definitions.py"
+SITE_ROLES = "tests/runtime/roles/test_site_roles.py"
 
 MUTANTS: dict[str, Mutant] = {
+    "what needs newer weights waits until a swap is worth its cost": Mutant(
+        "rljob_core.weight_sync",
+        "if needed or idle or",
+        "if idle or",
+        by=("tests",),
+        tests=WEIGHT_SYNC,
+    ),
+    "an engine does not say that it has work for newer weights": Mutant(
+        "rljob_runtime.roles.rollout.weight_updates",
+        "not self._assignments.running, bool(self._assignments.too_new)",
+        "not self._assignments.running, False",
+        by=("tests",),
+        tests=SWAP_TIME,
+    ),
+    "weights that could not be loaded wait until a swap is worth its cost": Mutant(
+        "rljob_runtime.roles.rollout.weight_updates",
+        "if self._revoked or self.stuck:",
+        "if self._revoked:",
+        by=("tests",),
+        tests=SWAP_TIME,
+    ),
+    "revoked weights are used until a swap is worth its cost": Mutant(
+        "rljob_runtime.roles.rollout.weight_updates",
+        "if self._revoked or self.stuck:",
+        "if self.stuck:",
+        by=("tests",),
+        tests=SWAP_TIME,
+    ),
     "a displaced group may land past its bound": Mutant(
         "rljob_core.planner.buffers",
         "if buffers.buffers[source].admits(base)), None",
@@ -228,7 +269,7 @@ MUTANTS: dict[str, Mutant] = {
         "return",
     ),
     "an engine that lacks what it was sent is not sent it again": Mutant(
-        "rljob_core.planner.engines", "        dispatch.resend(context, view.engine)\n", ""
+        "rljob_core.planner.heartbeats", "        dispatch.resend(context, view.engine)\n", ""
     ),
     "work that was on its way is not sent again": Mutant(
         "rljob_core.planner.planner", "    dispatch.resend(context)\n", ""
@@ -265,8 +306,8 @@ MUTANTS: dict[str, Mutant] = {
         "rljob_core.planner.engines",
         "if alone and suspects.is_tried(context, s)]",
         "if suspects.is_tried(context, s)]",
-        walk=1303,
-        poison=True,
+        by=("tests",),
+        tests=SUSPECTS,
     ),
     "a death with one suspect alone is nobody's failure": Mutant(
         "rljob_core.planner.engines",
@@ -401,6 +442,76 @@ MUTANTS: dict[str, Mutant] = {
         by=("tests",),
         tests=SUSPECTS,
     ),
+    "what had as many tokens in two deaths is no prime suspect": Mutant(
+        "rljob_core.planner.prime_suspect",
+        "[(g, True) for g in as_far]",
+        "[]",
+        by=("tests",),
+        tests=SUSPECTS,
+    ),
+    "what has no token yet has as many as before": Mutant(
+        "rljob_core.planner.death_positions",
+        "if t in held and n}",
+        "if t in held}",
+        by=("tests",),
+        tests=SUSPECTS,
+    ),
+    "any sibling that has as many tokens as before is as suspect as the foremost": Mutant(
+        "rljob_core.planner.death_positions",
+        "    closest = sorted(foremost, key=foremost.__getitem__)\n",
+        "    closest: list[str] = []\n",
+        by=("tests",),
+        tests=SUSPECTS,
+    ),
+    "progress acquits what kills later than with its first token": Mutant(
+        "rljob_core.planner.prime_suspect",
+        "    if prime is None or prime.has_tokens:\n",
+        "    if prime is None:\n",
+        by=("tests",),
+        tests=SUSPECTS,
+    ),
+    "the prime suspect among others is tried in its turn": Mutant(
+        "rljob_core.planner.suspects",
+        "            cohorts.insert(prime)\n",
+        "            pass\n",
+        by=("tests",),
+        tests=SUSPECTS,
+    ),
+    "what was tried alone fails with its whole machine": Mutant(
+        "rljob_core.planner.engines",
+        "    tried = [s for s in tried if ended_alone or not",
+        "    tried = [s for s in tried if True or not",
+        by=("tests",),
+        tests=SUSPECTS,
+    ),
+    "what takes its whole machine with it is never given up": Mutant(
+        "rljob_core.planner.suspects",
+        "    return deaths < SUSPECT_DEATHS + context",
+        "    return True or deaths < SUSPECT_DEATHS + context",
+        by=("tests",),
+        tests=SUSPECTS,
+    ),
+    "an engine that no coordinator has heard since ended alone": Mutant(
+        "rljob_core.planner.liveness",
+        "        if engine not in self.engines:  # the coordinator",
+        "        if False:  # the coordinator",
+        by=("tests",),
+        tests=SUSPECTS,
+    ),
+    "what begins after a death may be as silent as anything else": Mutant(
+        "rljob_core.hang_limit",
+        "(known.suspects_seconds if work.suspects else 0) or known.seconds",
+        "known.seconds",
+        by=("tests",),
+        tests="tests/core/test_hang_limit.py",
+    ),
+    "an engine is not known before it is warm": Mutant(
+        "rljob_core.hang_limit",
+        "        if self._seen < EARLY:\n",
+        "        if True:\n",
+        by=("tests",),
+        tests="tests/core/test_hang_limit.py",
+    ),
     "siblings that wait on other engines kill these, too": Mutant(
         "rljob_core.planner.engines",
         "    suspects.recall_siblings(context, engine, siblings)\n",
@@ -497,7 +608,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "what a replica does not have is gone": Mutant(
         "rljob_runtime.messaging.nats.store",
-        "missing = [sequence for sequence, message in found.items() if message is None]",
+        "missing = [place for place, message in enumerate(found) if message is None]",
         "missing = list[int]()",
         by=("tests",),
         tests=f"{REPLICATED}[a follower]",
@@ -510,15 +621,107 @@ MUTANTS: dict[str, Mutant] = {
         tests="tests/runtime/rewards/test_scorer.py::"
         "test_a_module_that_ends_the_server_while_it_is_imported_is_named",
     ),
+    "an engine may say that any number of its episodes needs no slot": Mutant(
+        "rljob_core.planner.engines",
+        "min(signal.in_environment, context.most_in_environment(view.slots))",
+        "signal.in_environment",
+        by=("tests",),
+        tests=ENGINES_OF_EPISODES,
+    ),
+    "an episode that ends leaves a slot that it did not have": Mutant(
+        "rljob_core.planner.liveness",
+        "view.in_environment = max(0, view.in_environment - 1)",
+        "pass",
+        by=("tests",),
+        tests=ENGINES_OF_EPISODES,
+    ),
+    "an episode goes on with weights that its engine has left": Mutant(
+        "rljob_runtime.roles.rollout.weight_updates",
+        "if inflight == Inflight.RESTART and self._episodes is not None:",
+        "if False:",
+        by=("tests",),
+        tests=f"{EPISODES}::test_an_episode_is_of_one_version_where_new_weights_restart",
+    ),
+    "an episode is as old as its last turn": Mutant(
+        "rljob_runtime.roles.rollout.episodes",
+        "span=reduce(or_, (span_of(s) for s in segments if s.source is Source.MODEL)),",
+        "span=span_of(segments[-1]),",
+        by=("tests", "simulation"),
+        tests=f"{EPISODES}::test_episodes_are_trained_once_though_engines_die_and_prompts_have_no_game",
+        episodes=True,
+    ),
+    "observations are trained on": Mutant(
+        "rljob_runtime.roles.rollout.segments",
+        "        np.zeros(size, np.uint8),\n",
+        "        np.ones(size, np.uint8),\n",
+        by=("tests", "simulation"),
+        tests=f"{EPISODES}::test_episodes_are_trained_once_though_engines_die_and_prompts_have_no_game",
+        episodes=True,
+    ),
+    "a later turn may be older than the one before": Mutant(
+        "rljob_runtime.roles.rollout.trajectory_publisher",
+        "max(limits.oldest, running.oldest)",
+        "limits.oldest",
+        by=("simulation",),
+        episodes=True,
+        seed=546,
+    ),
+    "an episode may last as long as it likes": Mutant(
+        "rljob_runtime.roles.rollout.episodes",
+        "asyncio.timeout(self._environment.episode_seconds)",
+        "asyncio.timeout(None)",
+        by=("simulation",),
+        episodes=True,
+        seed=11,
+    ),
+    "each attempt plays a game of its own": Mutant(
+        "rljob_runtime.roles.rollout.episode_starts",
+        "{held_out}/{work.prompt}",
+        "{held_out}/{work.prompt}/{work.attempt}",
+        by=("simulation",),
+        episodes=True,
+    ),
+    "an answer to another call is taken": Mutant(
+        "rljob_runtime.environments.episode_child",
+        "        if reply.number != number:\n",
+        "        if False:\n",
+        by=("simulation",),
+        episodes=True,
+        seed=11,
+    ),
+    "what waits for the engine fails with its server": Mutant(
+        "rljob_runtime.environments.link",
+        "            raise EnvironmentFailed(LOST, message, blamed=False)\n",
+        "            raise EnvironmentFailed(LOST, message)\n",
+        by=("simulation",),
+        episodes=True,
+        seed=14,
+    ),
+    "an environment that cannot be started is to blame": Mutant(
+        "rljob_runtime.environments.link",
+        "blamed=reason not in _NOT_BLAMED",
+        "blamed=True",
+        by=("simulation",),
+        episodes=True,
+        seed=4,
+    ),
+    "first responses of revoked weights count by their number": Mutant(
+        "rljob_runtime.roles.rollout.weight_updates",
+        "since=None if revoked else announced.version",
+        "since=announced.version",
+        by=("tests",),
+        tests=f"{OPEN_EPISODES}::"
+        "test_revoked_weights_give_back_open_episodes_and_first_responses_of_any_version",
+    ),
     "a reward function may run as long as it likes": Mutant(
         "rljob_runtime.rewards.pool",
-        "                    pool_process.kill(process)\n",
-        "",
+        "if child_processes.kill(process):",
+        "if process:",
         by=("tests",),
         tests=DEAF,
     ),
     "what a reward function has started outlives it": Mutant(
-        "rljob_runtime.rewards.pool_process",
+        "rljob_runtime.process.child_processes",
         "for each in (parent, *parent.children(recursive=True)):",
         "for each in (parent,):",
         by=("tests",),
@@ -560,15 +763,15 @@ MUTANTS: dict[str, Mutant] = {
         tests=HOSTILE_WORKERS,
     ),
     "an engine that refuses a request ends": Mutant(
-        "rljob_runtime.roles.rollout.assignments",
-        "        except GenerationFailed:\n            raise\n        except Exception as error:\n",
-        "        except GenerationFailed as error:\n",
+        "rljob_runtime.roles.rollout.requests",
+        "    except GenerationFailed:\n        raise\n    except Exception as error:\n",
+        "    except GenerationFailed as error:\n",
         by=("simulation",),
     ),
     "an engine that hangs says that it is alive": Mutant(
         "rljob_runtime.roles.rollout.hang_watch",
-        "            if not busy or now != before:\n",
-        "            if True:\n",
+        "                if not busy or now != before or seconds > said:\n",
+        "                if True:\n",
         by=("tests", "simulation"),
         tests="tests/runtime/roles/test_hang_watch.py",
     ),
@@ -594,9 +797,23 @@ MUTANTS: dict[str, Mutant] = {
         tests=LABELS,
     ),
     # What only the roles' own code guards.
+    "an engine that has drained is left before its results were read": Mutant(
+        "rljob_core.planner.engines",
+        "        all_read = is_here and stored is not None and stored <= newest\n",
+        "        all_read = True\n",
+        by=("tests",),
+        tests="tests/core/test_migration.py::test_a_drained_engine_is_left_once_its_last_results_were_seen",
+    ),
+    "progress is another one under another sequence": Mutant(
+        "rljob_runtime.messaging.progress",
+        "        if replace(stored.inherited, sequence=inherited.sequence) != inherited or value.id != trajectory:\n",
+        "        if stored.inherited != inherited or value.id != trajectory:\n",
+        by=("tests",),
+        tests="tests/contract/test_copied_streams.py::test_progress_in_chunks",
+    ),
     "a response that cannot be is stored": Mutant(
         "rljob_runtime.roles.rollout.trajectory_publisher",
-        "fault = output_fault(completed, self._progress.limits(completed.id, running.work))",
+        "fault = output_fault(completed, limits)",
         'fault = ""',
         by=("simulation",),
     ),
@@ -625,7 +842,7 @@ MUTANTS: dict[str, Mutant] = {
         by=("simulation",),
     ),
     "a line that a power cut has cut off is continued": Mutant(
-        "rljob_runtime.roles.trainer.micro_batches",
+        "rljob_runtime.roles.trainer.consumed_log",
         "        self._cut_incomplete_line()\n",
         "",
         by=("simulation",),
@@ -639,8 +856,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "rollouts start below the minVersion": Mutant(
         "rljob_runtime.roles.rollout.assignments",
-        "self._careful.admit([w for w in self.waiting if w.min_version <= self._engine.version])\n",
-        "self._careful.admit(self.waiting)\n",
+        "admitted = [w for w in self.waiting if w.min_version <= self._engine.version]\n",
+        "admitted = list(self.waiting)\n",
         by=("simulation",),
     ),
     "a micro-batch is fed twice": Mutant(
@@ -665,15 +882,17 @@ MUTANTS: dict[str, Mutant] = {
         by=("simulation",),
     ),
     "leases run on the clock, not on heartbeats": Mutant(
-        "rljob_core.planner.engines",
-        "    for engine in sorted(context.state.generating.keys() | liveness.engines.keys()):\n"
-        "        if liveness.lease_ends(engine):\n",
+        "rljob_core.planner.heartbeats",
+        "    for engine in sites.engines_at(context, site):\n"
+        "        if engine in context.sites.losses or not context.liveness.lease_ends(engine):\n",
+        "    liveness = context.liveness\n"
         "    gap = max(1, int(context.now - context.__dict__.get('_last', context.now)))\n"
         "    context.__dict__['_last'] = context.now\n"
-        "    for engine in sorted(context.state.generating.keys() | liveness.engines.keys()):\n"
+        "    for engine in sites.engines_at(context, site):\n"
         "        liveness.leases[engine] = liveness.leases.get(engine, 0) + gap - 1\n"
-        "        if liveness.lease_ends(engine):\n",
-        by=("simulation",),
+        "        if engine in context.sites.losses or not liveness.lease_ends(engine):\n",
+        by=("tests",),
+        tests="tests/core/test_planner.py",
     ),
     "appends are not fenced": Mutant(
         "rljob_runtime.messaging.ledger",
@@ -727,7 +946,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "what is stored takes no room": Mutant(
         "rljob_core.planner.backpressure",
-        "                found.free -= _stored_bytes(sibling)\n",
+        "                found.free -= _stored_bytes(context, sibling)\n",
         "                pass\n",
         store=True,
     ),
@@ -751,5 +970,433 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a step that does not fit waits for ever": Mutant(
         "rljob_core.planner.backpressure", "if room.heartbeats > STUCK_HEARTBEATS:", "if False:", store=True
+    ),
+    "leases at a site count own heartbeats": Mutant(
+        "rljob_core.planner.sites",
+        "engine for engine in known if context.site_of(engine) == site",
+        "engine for engine in known if site in (str(), context.site_of(engine))",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "a loss at a site overtakes what the site had stored": Mutant(
+        "rljob_core.planner.site_marks",
+        "    if site not in context.sites.links or not context.has_work(engine):\n        return False\n",
+        "    return False\n",
+        by=("model", "simulation", "tests"),
+        tests=SITE_MARKS,
+        sites=True,
+        walk=821,
+        slow=True,
+        seed=108,
+    ),
+    "a drained engine's results are given to others while they are behind a backlog": Mutant(
+        "rljob_core.planner.engines",
+        "    if not site_marks.await_results(context, engine, drained=True):\n",
+        "    if True:\n",
+        by=("tests",),
+        tests=SITE_MARKS,
+    ),
+    "progress of a site is looked up before it is here": Mutant(
+        "rljob_core.planner.site_marks",
+        "    if not site or not context.sites.reaches(site):  # what",
+        "    if True:  # what",
+        by=("tests",),
+        tests=SITE_MARKS,
+    ),
+    "lookups wait for a site that is away": Mutant(
+        "rljob_core.planner.sites",
+        "            site_marks.on_away(context, site)\n",
+        "",
+        by=("tests",),
+        tests=SITE_MARKS,
+    ),
+    "lookups wait forever for a site that returns no marks": Mutant(
+        "rljob_core.planner.site_marks",
+        "    _find(context, [h for h in context.lookups.held if h.beats >= PROGRESS_HEARTBEATS])\n",
+        "",
+        by=("tests",),
+        tests=SITE_MARKS,
+    ),
+    "a loss waits forever for a site that returns no marks": Mutant(
+        "rljob_core.planner.site_marks",
+        " or loss.beats >= GRACE_HEARTBEATS)",
+        ")",
+        by=("tests",),
+        tests=SITE_MARKS,
+    ),
+    "a mark that was lost is waited for": Mutant(
+        "rljob_core.planner.site_links",
+        " or self.beats >= MARK_HEARTBEATS\n",
+        "\n",
+        by=("tests",),
+        tests=SITE_MARKS,
+    ),
+    "a mark is sent while another is on its way": Mutant(
+        "rljob_core.planner.site_links",
+        "(self.wanted > self.sent and is_back)",
+        "self.wanted > self.sent",
+        by=("tests",),
+        tests=SITE_MARKS,
+    ),
+    "a mark that was lost in a cut is sent again late": Mutant(
+        "rljob_core.planner.sites",
+        "link.reached, link.marks.beats = True, MARK_HEARTBEATS",
+        "link.reached = True",
+        by=("tests",),
+        tests=SITE_MARKS,
+    ),
+    "a site says that marks have come back which were not sent": Mutant(
+        "rljob_core.planner.site_marks",
+        "min(seen.number, link.marks.sent)",
+        "seen.number",
+        by=("tests",),
+        tests=SITE_MARKS,
+    ),
+    "what is said of a death is forgotten while its results are awaited": Mutant(
+        "rljob_core.planner.heartbeats",
+        "        if engine in context.sites.losses or not context.liveness",
+        "        if not context.liveness",
+        by=("tests",),
+        tests=SITE_MARKS,
+    ),
+    "an engine that signals again is lost all the same": Mutant(
+        "rljob_core.planner.engines",
+        "    context.sites.losses.pop(signal.engine, None)  # it lives\n",
+        "",
+        by=("tests",),
+        tests=SITE_MARKS,
+    ),
+    "beats that come at once end leases": Mutant(
+        "rljob_core.planner.heartbeats",
+        "    if is_counted:\n        return\n",
+        "",
+        by=("tests",),
+        tests=SITE_MARKS,
+    ),
+    "a beat from before a cut says that the link works": Mutant(
+        "rljob_core.planner.heartbeats",
+        " or beat.age >= AWAY_HEARTBEATS:",
+        ":",
+        by=("tests",),
+        tests=SITE_MARKS,
+    ),
+    "an engine of a removed pool is at the hub": Mutant(
+        "rljob_core.planner.sites",
+        "    if signal.site is not None:\n        return signal.site\n",
+        "",
+        by=("tests",),
+        tests=SITE_MARKS,
+    ),
+    "the sites of what is being generated are not heard": Mutant(
+        "rljob_core.planner.planner",
+        "        context.sites.meet(sibling.site)  #",
+        "        pass  #",
+        by=("tests",),
+        tests=SITE_MARKS,
+    ),
+    "an engine may claim to be at any number of sites": Mutant(
+        "rljob_core.planner.engines",
+        "        if not context.sites.may_meet(site):\n",
+        "        if False:\n",
+        by=("tests",),
+        tests=SITE_MARKS,
+    ),
+    "a site is never forgotten": Mutant(
+        "rljob_core.planner.heartbeats",
+        "    sites.forget_left(context)\n",
+        "",
+        by=("tests",),
+        tests=SITE_MARKS,
+    ),
+    "a site is away though its beats come back": Mutant(
+        "rljob_core.planner.sites",
+        "    link.silent, link.met = 0, True\n",
+        "    link.met = True\n",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "a site that is reached loses its work where somebody says that it is lost": Mutant(
+        "rljob_core.planner.heartbeats",
+        "        if context.sites.is_away(site):\n            _give_up(context, site)\n",
+        "        _give_up(context, site)\n",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "the work of a site that is lost waits for its grace": Mutant(
+        "rljob_core.planner.sites",
+        "            if site in context.sites.lost:\n                over.append(site)\n",
+        "",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "a site that is away is sent work": Mutant(
+        "rljob_core.planner.engine_choice",
+        "return self.reachable and not self.draining",
+        "return not self.draining",
+        by=("simulation", "tests"),
+        tests=SITES,
+        sites=True,
+    ),
+    "a site is sent work before a beat has come back": Mutant(
+        "rljob_core.planner.site_links",
+        "    reached: bool = False\n",
+        "    reached: bool = True\n",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "a site counts as reached while it is away": Mutant(
+        "rljob_core.planner.sites",
+        "            link.reached = False\n",
+        "",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "a site that is reached again gets nothing": Mutant(
+        "rljob_core.planner.sites",
+        "            view.reachable, view.heartbeats_behind = reachable, 0\n",
+        "            view.reachable, view.heartbeats_behind = False, 0\n",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "an engine that is away counts in the load": Mutant(
+        "rljob_core.planner.fleet_load",
+        "        if not view.reachable:\n            return\n",
+        "",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "all that a site has is given to others": Mutant(
+        "rljob_core.planner.sites",
+        "groups = False, buffer.groups(EntryState.RESERVED)\n",
+        "groups = False, list(context.state.groups)\n",
+        by=("simulation", "tests"),
+        tests=SITES,
+        sites=True,
+    ),
+    "a trial at a site that is away keeps the current step's suspects from theirs": Mutant(
+        "rljob_core.planner.sites",
+        "    if awaits_trial:  # suspects",
+        "    if False:  # suspects",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "held-out answers wait for an engine that has no weights": Mutant(
+        "rljob_core.planner.sites",
+        "    return lacks or context.sites.is_away(",
+        "    return context.sites.is_away(",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "an engine that has drained at a site has died": Mutant(
+        "rljob_core.planner.heartbeats",
+        "        if site and engine in context.liveness.leaving:\n",
+        "        if False:\n",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "what a site has is given to others before the trainer waits": Mutant(
+        "rljob_core.planner.sites",
+        "if buffer is not None and context.trainer_waits and",
+        "if buffer is not None and",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "what a site has is given to others when there are none": Mutant(
+        "rljob_core.planner.sites",
+        "context.trainer_waits and _others_admit(context, buffer.min_version):",
+        "context.trainer_waits:",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "nothing that a site has is given to others": Mutant(
+        "rljob_core.planner.sites",
+        "            if context.sites.is_away(context.site_of(sibling.engine)):\n",
+        "            if False:\n",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "a site is to blame for being away": Mutant(
+        "rljob_core.planner.sites",
+        "context, sibling, reason, failure=False, carries=",
+        "context, sibling, reason, failure=False, died=True, carries=",
+        by=("simulation", "tests"),
+        tests=SITES,
+        sites=True,
+    ),
+    "the work of a site that is away is kept forever": Mutant(
+        "rljob_core.planner.sites",
+        "        elif link.silent == context.sites.kept(site):\n",
+        "        elif False:\n",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "a site makes marks of another one": Mutant(
+        "rljob_core.site_border",
+        '    return before is None or not before.startswith(f"to.{site}.")\n',
+        "    return before is None\n",
+        by=("tests",),
+        tests=SITE_BORDER,
+    ),
+    "engines go on with what others have": Mutant(
+        "rljob_core.planner.sites",
+        "                endings.cancel(context, engine, attempts, site=site)\n",
+        "",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "a site that is away is sent cancellations": Mutant(
+        "rljob_core.planner.endings",
+        "    if not context.sites.reaches(site):\n",
+        "    if False:\n",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "an engine that is given up while away goes on when it is back": Mutant(
+        "rljob_core.planner.engines",
+        "    had += context.sites.pop_cancelled(engine)\n",
+        "",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "a site is not sent what an earlier coordinator may not have sent": Mutant(
+        "rljob_core.planner.sites",
+        "        if is_first:  #",
+        "        if False:  #",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "work is sent again to a site that cannot be reached": Mutant(
+        "rljob_core.planner.dispatch",
+        "for name in filter(context.reaches, [engine] if engine else list(context.state.generating)):",
+        "for name in [engine] if engine else list(context.state.generating):",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "the ledger does not say where engines are": Mutant(
+        "rljob_core.planner.dispatch",
+        "Dispatched(ids, attempts, engine, min_version, inherited, context.site_of(engine))",
+        "Dispatched(ids, attempts, engine, min_version, inherited)",
+        by=("simulation", "tests"),
+        tests=SITES,
+        sites=True,
+    ),
+    "engines that are away reject weights": Mutant(
+        "rljob_core.planner.heartbeats",
+        "v.version < version and v.reachable and v.stuck",
+        "v.version < version and v.stuck",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "an engine that awaits weights is sent its work again": Mutant(
+        "rljob_core.planner.heartbeats",
+        "    waits = view.draining or view.stuck.startswith(AWAITED)\n",
+        "    waits = view.draining\n",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "what cannot begin for want of weights is waited for": Mutant(
+        "rljob_core.planner.sites",
+        "            elif view is not None and view.lacks_weights_for(sibling.min_version):\n",
+        "            elif False:\n",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "progress is resumed at sites": Mutant(
+        "rljob_core.planner.migration",
+        "e for e in engines if not e.site and (",
+        "e for e in engines if (",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "what would start over moves to a site": Mutant(
+        "rljob_core.planner.balancing",
+        " and not v.stuck and not v.site\n",
+        " and not v.stuck\n",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "siblings are recalled from engines that are away": Mutant(
+        "rljob_core.planner.suspects",
+        " and not begun and context.reaches(sibling.engine):",
+        " and not begun:",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "suspects are tried where they cannot be sent": Mutant(
+        "rljob_core.planner.suspects",
+        "            if members and engine.takes_work:\n",
+        "            if members and not engine.draining:\n",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "what is held away narrows the window": Mutant(
+        "rljob_core.planner.dispatch",
+        "        begun = len(outbox.siblings) - away\n",
+        "        begun = len(outbox.siblings)\n",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "a pool that is added is at the hub": Mutant(
+        "rljob_core.planner.spec_change",
+        "    context.sites.follow(new.rollout.sites)\n",
+        "",
+        by=("tests",),
+        tests=SITES,
+    ),
+    "weights that are not there yet are rejected at a site": Mutant(
+        "rljob_runtime.roles.rollout.weight_updates",
+        "awaited = self._waits_for_copies and isinstance",
+        "awaited = False and isinstance",
+        by=("tests",),
+        tests=SITE_ROLES,
+    ),
+    "weights that do not verify are waited for at a site": Mutant(
+        "rljob_runtime.roles.rollout.weight_updates",
+        "isinstance(error, (WeightsMissing, StoreUnavailable))",
+        "isinstance(error, (WeightsRejected, StoreUnavailable))",
+        by=("tests",),
+        tests=SITE_ROLES,
+    ),
+    "an engine at a site gives back what waits for weights": Mutant(
+        "rljob_runtime.roles.rollout.weight_updates",
+        "        if not awaited:\n            await self._assignments",
+        "        if True:\n            await self._assignments",
+        by=("tests",),
+        tests=SITE_ROLES,
+    ),
+    "a site that the spec does not name is sent no beats": Mutant(
+        "rljob_runtime.roles.coordinator.inputs",
+        "for site in sorted(self._sites()):",
+        "for site in sorted(self._config.spec.rollout.datacenters):",
+        by=("tests",),
+        tests=SITE_ROLES,
+    ),
+    "an engine at a site waits for room for its last word for ever": Mutant(
+        "rljob_runtime.roles.rollout.trajectory_publisher",
+        "        self._patience = LAST_WORD_SECONDS if site else None\n",
+        "        self._patience = None\n",
+        by=("tests",),
+        tests=SITE_ROLES,
+    ),
+    "another coordinator's beats count": Mutant(
+        "rljob_runtime.roles.coordinator.inputs",
+        '                sent = own_number(value.decode(errors="replace"), self._instance)\n',
+        "                sent = int(value[-1:].isdigit())\n",
+        by=("tests",),
+        tests=SITE_ROLES,
+    ),
+    "work is left behind at the site of an engine that is gone": Mutant(
+        "rljob_runtime.roles.coordinator.actions",
+        "                await store.purge(Channel.WORK, work_suffix(action.engine, site=action.site))\n",
+        '                await store.purge(Channel.WORK, f"engine.{action.engine}")\n',
+        by=("tests",),
+        tests=SITE_ROLES,
+    ),
+    "what a site keeps waiting is displaced like all else": Mutant(
+        "rljob_core.planner.buffers",
+        "moves(buffers, kept)",
+        "moves(buffers)",
+        by=("tests",),
+        tests=SITES,
     ),
 }

@@ -61,10 +61,10 @@ def caught_by_model(mutant: Mutant) -> str:
 
     from rljob_core.errors import ProtocolViolation
 
-    def walks(*seeds: int, slow: bool = False, poison: bool = False) -> None:
+    def walks(*seeds: int, slow: bool = False, poison: bool = False, sites: bool = False) -> None:
         for seed in seeds:
-            chance = random.Random(seed)
-            walk(chance, slow=f"g{seed % 4}.0" if slow else "", poison=f"g{seed % 3}" if poison else "")
+            chance, slowly = random.Random(seed), f"g{seed % 4}.0" if slow else ""
+            walk(chance, slow=slowly, poison=f"g{seed % 3}" if poison else "", sites=sites)
 
     streaming = {"mode": "Streaming", "maxStaleness": 0}
 
@@ -79,7 +79,10 @@ def caught_by_model(mutant: Mutant) -> str:
     searches: list[Callable[[], Any]] = [
         lambda: bounded(300 if mutant.store else 0),
         lambda: walks(
-            *([] if mutant.walk is None else [mutant.walk]), slow=mutant.slow, poison=mutant.poison
+            *([] if mutant.walk is None else [mutant.walk]),
+            slow=mutant.slow,
+            poison=mutant.poison,
+            sites=mutant.sites,
         ),
         lambda: walks(*range(600 if mutant.poison else 0), poison=True),
         lambda: walks(*range(500), slow=False),
@@ -102,11 +105,12 @@ def caught_by_simulation(mutant: Mutant) -> str:
     """Simulate whole jobs with the imported protocol; return the first error, or "" if there is none."""
     import logging
 
-    from simulation import outcome
+    from simulation import any_job, any_job_of_episodes, any_job_over_sites, outcome
 
     logging.disable()
+    draw = any_job_over_sites if mutant.sites else any_job_of_episodes if mutant.episodes else any_job
     for seed in (*(() if mutant.seed is None else (mutant.seed,)), *range(SEEDS)):
-        error = outcome(seed)[1]
+        error = outcome(seed, draw=draw)[1]
         if error:
             return f"seed {seed}: {error.splitlines()[0]}"
     return ""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from world import World, job_config
@@ -25,6 +25,9 @@ SHORT, LONG = 0.1, 1.0
 """Seconds for a token."""
 RESTART_SECONDS = 12.0
 TOKENS = range(20, 151)
+HANGS = {"hang_seconds": 20, "suspects_hang_seconds": 11}
+EARLY_HANGS = {"hang_seconds": 60, "suspects_hang_seconds": 30}
+"""Seconds for which an engine hangs before it is ended, in its first minute and later (`rljob_core.hang_limit`)."""
 
 Poison = Callable[[Generate], bool]
 
@@ -37,15 +40,23 @@ class Outcome:
         seconds: its length.
         deaths: how many engines died.
         given_up: the groups that were given up.
+        spent: what the engines' slots were used for, in seconds of all of them (`World.slot_seconds`), and for how long
+            they had nothing to do.
     """
 
     seconds: float
     deaths: int
     given_up: tuple[str, ...]
+    spent: Mapping[str, float]
 
     def against(self, sound: Outcome) -> float:
         """By what share of it this job was longer than a job in which no engine died."""
         return self.seconds / sound.seconds - 1
+
+    def more(self, sound: Outcome) -> str:
+        """On what its slots were used for longer than in that job, in words."""
+        more = {what: seconds - sound.spent[what] for what, seconds in self.spent.items()}
+        return ", ".join(f"{what} {seconds:+.0f} s" for what, seconds in more.items())
 
 
 def nothing(_: Generate) -> bool:
@@ -79,11 +90,17 @@ def run(
     siblings: int = 8,
     restart_seconds: float = RESTART_SECONDS,
     mode: str = "BoundedAsync",
+    token: int = 0,
+    hang_seconds: float = 0.0,
+    suspects_hang_seconds: float | None = None,
 ) -> Outcome:
     """Simulate one job.
 
     Args:
         siblings: of each prompt; 32 prompts of them fit into 64 slots on each engine.
+        token: how many tokens the poison has before it kills.
+        hang_seconds: for how long the engine hangs first.
+        suspects_hang_seconds: the same of an engine that has nothing but suspects; None for as long as any other.
 
     Raises:
         AssertionError: the job did not succeed.
@@ -104,13 +121,18 @@ def run(
         train_seconds=lambda tokens: 0.0002 * tokens,
         restart_seconds=restart_seconds,
         poison=poison,
+        poison_token=token,
+        hang_seconds=hang_seconds,
+        suspects_hang_seconds=suspects_hang_seconds,
     )
     world.start()
     world.run()
     assert world.finished == "Succeeded", world.finished
     records = (record for batch in world.ledger for record in batch.records)
     given_up = tuple(r.group for r in records if isinstance(r, GroupAborted) and r.reason != "JobFinished")
-    return Outcome(world.now, len(world.deaths), given_up)
+    spent = {what: seconds / (64 * engines) for what, seconds in world.slot_seconds.items()}
+    spent["idle"] = world.now - sum(spent.values())
+    return Outcome(world.now, len(world.deaths), given_up, spent)
 
 
 def say(text: str) -> None:
@@ -122,19 +144,24 @@ def say(text: str) -> None:
 def main(arguments: Sequence[str]) -> None:
     """Print a row for each kind of job and seed."""
     for step_seconds in (SHORT, LONG):
-        for seed in map(int, arguments or ("1", "2", "3")):
+        for seed in map(int, arguments or ("1", "2", "3", "4", "5")):
             sound = run(seed, nothing, step_seconds=step_seconds)
             say(f"{step_seconds} s a token, seed {seed}: {sound.seconds:.0f} s")
             guilty = 500 + seed
-            for name, poison in {
-                "prompt": prompt(guilty),
-                "prompt of the first step": prompt(seed),
-                "sibling": one_sibling(guilty),
-                "chance": chance(seed),
+            for name, (poison, how) in {
+                "prompt": (prompt(guilty), {}),
+                "prompt of the first step": (prompt(seed), {}),
+                "sibling": (one_sibling(guilty), {}),
+                "prompt, with its 15th token": (prompt(guilty), {"token": 15}),
+                "prompt, with its 40th token": (prompt(guilty), {"token": 40}),
+                "prompt that hangs engines": (prompt(guilty), HANGS),
+                "prompt of the first step that hangs engines": (prompt(seed), EARLY_HANGS),
+                "chance": (chance(seed), {}),
             }.items():
-                found = run(seed, poison, step_seconds=step_seconds)
+                found = run(seed, poison, step_seconds=step_seconds, **how)
                 row = f"{found.seconds:.0f} s, {found.against(sound):+.1%}, {found.deaths} deaths"
                 say(f"    {name}: {row}, given up: {', '.join(found.given_up) or 'nobody'}")
+                say(f"        of all engines' time: {found.more(sound)}")
 
 
 if __name__ == "__main__":

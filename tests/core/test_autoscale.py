@@ -253,6 +253,32 @@ def test_a_pool_that_never_starts_is_replaced_and_tried_again_later() -> None:
     assert not scaling.limit
 
 
+def test_engines_that_nobody_hears_stay_as_they_are_and_others_take_their_place_within_bounds() -> None:
+    """As those of a site that is away: they may serve or not, and cannot be scaled."""
+    away = replace(FAST, wanted=3, ready=0, late_seconds=START_SECONDS + 1, unheard=True)
+    pools = [replace(CHEAP, most=6), away]
+    state = ScalerState(changed=0.0)
+    for now in (1e4, 2e4, 3e4):
+        state, scaling = decide(state, ScalingGoal(), pools, load(), now=now)
+        assert scaling.replicas == {"cheap": 6, "fast": 3}
+        assert (scaling.speed, scaling.limit) == (600.0, "MaxReplicas")
+        assert not state.unavailable
+        pools = [replace(pools[0], wanted=6, ready=6), away]
+    none = replace(away, wanted=0)
+    assert decide(state, ScalingGoal(), [pools[0], none], load(), now=3e4)[1].replicas["fast"] == 0
+    heard = [pools[0], replace(away, ready=3, late_seconds=0.0, unheard=False)]
+    state, _ = decide(state, ScalingGoal(), heard, load(waiting=0.0), now=4e4)
+    _, scaling = decide(state, ScalingGoal(), heard, load(waiting=0.0), now=5e4)
+    assert scaling.replicas == {"cheap": 2, "fast": 3}, "they are not needed any more"
+
+
+def test_what_engines_make_is_learned_while_a_site_is_away() -> None:
+    away = replace(FAST, wanted=3, ready=0, unheard=True)
+    pools = [replace(CHEAP, wanted=4, ready=4, most=4), away]
+    state, _ = decide(ScalerState(), ScalingGoal(), pools, load(supply=200.0), now=1e4)
+    assert state.efficiency == 0.5
+
+
 def unscheduled(seconds: float) -> ScaledPool:
     """A pool of which one engine of four has a node."""
     return replace(CHEAP, wanted=4, ready=1, late_seconds=seconds, unscheduled_seconds=seconds)

@@ -68,7 +68,7 @@ def test_without_a_profile_the_load_decides() -> None:
 def test_a_profile_that_lies_cannot_fill_an_engine_beyond_its_slots() -> None:
     liar = view("liar", EngineProfile(1e-6, 0.0, 0.0, steps=9))
     assert assign([liar, view("honest", SLOW)], 128) == {"liar": 64, "honest": 64}
-    for nonsense in (0.0, -1.0, float("nan")):
+    for nonsense in (0.0, -1.0, float("nan"), 1e-310, 1e308):
         liar = view("liar", EngineProfile(nonsense, 0.0, 0.0, steps=9))
         assert assign([liar, view("honest", SLOW)], 128) == {"liar": 64, "honest": 64}
 

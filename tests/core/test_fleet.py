@@ -12,7 +12,12 @@ from rljob_core.planner.fleet_load import FleetLoad
 from rljob_core.planner.liveness import Liveness
 
 PROFILES = st.sampled_from(
-    [None, EngineProfile(0.01, 1e-4, 1e-7, steps=9), EngineProfile(0.03, 0.0, 1e-6, steps=9)]
+    [
+        None,
+        EngineProfile(0.01, 1e-4, 1e-7, steps=9),
+        EngineProfile(0.03, 0.0, 1e-6, steps=9),
+        EngineProfile(1e-310, 0.0, 0.0, steps=9),  # its tokens per second are no number
+    ]
 )
 
 
@@ -41,17 +46,29 @@ def fleets(draw: st.DrawFn) -> list[EngineView]:
     return views
 
 
-@given(fleets(), st.lists(st.integers(0, 2), min_size=1, max_size=20), st.booleans(), st.integers(0, 300))
+@given(
+    fleets(),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), min_size=1, max_size=20),
+    st.booleans(),
+    st.integers(0, 300),
+    st.sampled_from([0.25, 0.6]),
+)
 def test_the_queue_gives_what_looking_at_all_engines_gives(
-    engines: list[EngineView], versions: list[int], waits: bool, tokens: int
+    engines: list[EngineView],
+    choices: list[tuple[int, int]],
+    waits: bool,
+    tokens: int,
+    prefetch: float,
 ) -> None:
     if len({engine.profile is None for engine in engines}) > 1:
         for engine in engines:
             engine.profile = None  # which of them count where some have no profile differs
-    queue = EngineQueue(engines, prefetch=0.25, tokens=tokens)
-    for version in versions:
-        expected = choose(engines, min_version=version, waits=waits, prefetch=0.25, tokens=tokens)
-        assert queue.choose(min_version=version, waits=waits) is expected
+    queue = EngineQueue(engines, prefetch=prefetch, tokens=tokens)
+    for version, together in choices:
+        expected = choose(
+            engines, min_version=version, waits=waits, prefetch=prefetch, together=together, tokens=tokens
+        )
+        assert queue.choose(min_version=version, waits=waits, together=together) is expected
         if expected is not None:
             expected.assigned += 1
 

@@ -10,7 +10,9 @@ from world import job_config
 
 from rljob_core.actions import (
     Action,
+    DeletePayloads,
     DropProgress,
+    EngineDrained,
     FindProgress,
     ListProgress,
     PayloadSeen,
@@ -177,7 +179,7 @@ def test_what_three_attempts_came_no_further_than_is_left() -> None:
         job.see(ProgressFound(TRAJECTORY, attempt, stored()))
         assert job.sent().inherited == stored().inherited
         job.engine(f"e{attempt}.x")
-        job.see(EngineGone(engine))
+        job.see(EngineDrained(attempt, engine))
     job.see(ProgressFound(TRAJECTORY, 5, stored()))
     assert (job.sent().attempt, job.sent().inherited) == (5, None)
 
@@ -251,19 +253,40 @@ def test_under_keep_only_the_same_weights_continue() -> None:
         assert (sent.attempt, sent.inherited is not None) == (2, goes_on)
 
 
-def test_a_drained_engine_is_left_once_its_last_results_were_seen() -> None:
+@pytest.mark.parametrize("stored", [None, 7], ids=["", "of the release before"])
+def test_a_drained_engine_is_left_once_its_last_results_were_seen(stored: int | None) -> None:
     job = RecordedPlanner()
     job.engine("e0.x")
     first, second = (job.sent(t) for t in (TRAJECTORY, "g1.0"))
     job.engine("e0.x", draining=True)
     job.engine("e1.x")
-    job.see(EngineGone("e0.x", stored=7))
+    job.see(EngineGone("e0.x", stored))
     job.lose("e0.x")  # its signal may be gone before that
+    job.see(PayloadSeen(6, ()))  # another's
     assert job.last(SiblingReset) is None
     span = VersionSpan(0, 0)
     job.see(PayloadSeen(7, (Summary(first.trajectory, first.attempt, span, 9, 9, "d"),)))
+    if stored is None:
+        assert job.last(SiblingReset) is None
+        job.see(EngineDrained(8, "e0.x"))
     resets = [r for r in job.records if isinstance(r, SiblingReset)]
     assert [(r.trajectory, r.reason, r.carries) for r in resets] == [(second.trajectory, "Drained", True)]
+
+
+def test_a_drained_engine_is_left_at_its_last_word_whatever_is_read_first() -> None:
+    job = RecordedPlanner()
+    job.engine("e0.x")
+    job.engine("e1.x")
+    job.see(EngineDrained(8, "e0.x"))
+    assert job.last(DeletePayloads).sequences == (8,)
+    resets = [r for r in job.records if isinstance(r, SiblingReset)]
+    assert {(r.reason, r.failure) for r in resets} == {("Drained", False)}
+    before = len(job.records)
+    job.engine("e0.x", draining=True)  # its last heartbeat comes late
+    job.see(EngineGone("e0.x"), EngineDied("e0.x", 1))
+    context = job.planner.context
+    assert (list(context.liveness.engines), context.liveness.leaving) == (["e1.x"], {})
+    assert not any(isinstance(record, SiblingReset) for record in job.records[before:])
 
 
 def test_an_engine_whose_process_ended_is_left_at_once_and_for_good() -> None:
@@ -293,7 +316,7 @@ def test_the_death_of_an_older_instance_is_not_that_of_the_newer_one() -> None:
 def test_the_end_of_an_engine_that_has_drained_is_no_death() -> None:
     job = RecordedPlanner()
     job.engine("e0.x")
-    job.see(EngineGone("e0.x", stored=7), EngineDied("e0.x", 1))
+    job.see(EngineGone("e0.x"), EngineDied("e0.x", 1))
     assert job.last(SiblingReset) is None  # its last results are still to be read
 
 

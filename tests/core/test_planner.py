@@ -15,9 +15,11 @@ from rljob_core.actions import (
     PayloadSeen,
     PipelineChanged,
     PublishMetrics,
+    RetireEngine,
     RewardsSeen,
     SendToTrainer,
     SignalSeen,
+    StoresRead,
     Summary,
 )
 from rljob_core.job_state import JobState, snapshot
@@ -30,12 +32,14 @@ from rljob_core.messages import (
     PayloadMissing,
     RewardResult,
     RoleFailed,
+    SamplesLost,
     StepProposed,
     StepStats,
     TrainerReady,
 )
+from rljob_core.planner import Planner
 from rljob_core.planner.engine_choice import EngineView, choose
-from rljob_core.planner.engines import REJECTED_HEARTBEATS
+from rljob_core.planner.heartbeats import REJECTED_HEARTBEATS
 from rljob_core.planner.liveness import LEASE_HEARTBEATS
 from rljob_core.planner.metrics_line import metrics_line
 from rljob_core.records import (
@@ -478,6 +482,48 @@ def test_a_checkpoint_that_the_trainer_misses_is_reported_in_every_line():
     assert metrics_line(world.planner.context).optimizer_reset == stated
 
 
+def test_lost_samples_are_said_and_change_nothing_else():
+    world = World(job_config())
+    world.start()
+    decision = world.planner.decide([SamplesLost("sums-reward-0", 3, "no space left")], 0.0)
+    stated = "sums-reward-0 cannot store samples (3 are lost), training continues: no space left"
+    assert [a.metrics.samples_lost for a in decision.actions if isinstance(a, PublishMetrics)] == [stated]
+    assert decision.records == ()
+    assert metrics_line(world.planner.context).samples_lost == stated
+
+
+def test_samples_are_lost_until_each_worker_says_that_it_stores_them_or_is_gone():
+    world = World(job_config())
+    world.start()
+
+    def said(event: SamplesLost, now: float) -> list[str]:
+        actions = world.planner.decide([event], now).actions
+        return [a.metrics.samples_lost.partition(" ")[0] for a in actions if isinstance(a, PublishMetrics)]
+
+    full, well = "no space left", ""
+    assert said(SamplesLost("reward-1", 3, full), 0.0) == ["reward-1"]
+    assert said(SamplesLost("reward-0", 3, full), 1.0) == ["reward-0"]
+    assert said(SamplesLost("reward-0", 3, full), 61.0) == []  # known
+    assert said(SamplesLost("reward-0", 3, well), 121.0) == ["reward-1"]
+    assert said(SamplesLost("reward-1", 3, well), 122.0) == [""]
+    assert said(SamplesLost("reward-1", 3, full), 200.0) == ["reward-1"]
+    assert said(SamplesLost("reward-0", 3, well), 600.0) == []  # nothing has changed, as reward-1 is gone
+    assert metrics_line(world.planner.context).samples_lost == ""
+
+
+def test_a_worker_that_invents_names_has_few_of_them_kept_and_none_for_long():
+    world = World(job_config())
+    world.start()
+    for number in range(1000):
+        world.planner.decide([SamplesLost(f"reward-{number:04}", 3, "full")], 0.0)
+    assert len(world.planner.context.samples_lost) == 64
+    world.planner.decide([SamplesLost("reward-new", 3, "full")], 0.5)
+    assert len(world.planner.context.samples_lost) == 64
+    assert "reward-new" in world.planner.context.samples_lost
+    world.planner.decide([SamplesLost("reward-0", 3, "full")], 301.0)
+    assert list(world.planner.context.samples_lost) == ["reward-0"]
+
+
 def test_a_role_that_cannot_continue_fails_the_job_with_its_words():
     world = World(job_config())
     world.start()
@@ -622,3 +668,17 @@ def test_keep_engines_are_given_only_what_their_weights_admit():
     swap(held[0])
     world.run()
     assert world.finished == "Succeeded"
+
+
+def test_a_coordinator_that_has_slept_takes_nobody_for_dead() -> None:
+    """Leases count its own heartbeats: while it stood still, it could hear nobody."""
+    planner = Planner(job_config())
+    planner.start("c1", 0.0)
+    planner.decide((StoresRead(()),), 0.0)
+    planner.decide((SignalSeen("e.1", EngineSignal("e.1", "a", 0, 0, 0, 8, 0, 0, 0)),), 0.0)
+
+    def retired(now: float) -> bool:
+        return any(isinstance(a, RetireEngine) for a in planner.decide((OwnHeartbeat(),), now).actions)
+
+    assert not any(retired(now) for now in (1.0, 601.0, 1201.0))
+    assert any(retired(1201.0) for _ in range(LEASE_HEARTBEATS))

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import inspect
+from typing import Any
+
 import pytest
 
 from rljob_core.errors import ProtocolViolation, StalenessExceeded
@@ -119,6 +122,39 @@ def test_consumption_checks_the_bound_once_more():
     with pytest.raises(StalenessExceeded, match="staleness 1 exceeds the bound 0"):
         buffers.consume(3)
     assert buffers.version == 3
+
+
+CHANGES: list[tuple[str, dict[str, Any]]] = [
+    ("open", {"step": 0, "max_staleness": 1, "mode": "BoundedAsync", "capacity": 1}),
+    ("open", {"step": 1, "max_staleness": 1, "mode": "BoundedAsync", "capacity": 2}),
+    ("reserve", {"group": "a", "step": 0, "base": 0}),
+    ("reserve", {"group": "b", "step": 1, "base": 0}),
+    ("rebase", {"group": "b", "base": 0}),
+    ("swap", {"group": "b", "displaced": "a"}),
+    ("occupy", {"group": "b", "base": 0}),
+    ("reopen", {"group": "b", "base": 0}),
+    ("occupy", {"group": "b", "base": 0}),
+    ("train", {"group": "b"}),
+    ("give_back", {"group": "b"}),
+    ("abort", {"group": "b"}),
+    ("move", {"group": "a", "target": 0}),
+    ("occupy", {"group": "a", "base": 0}),
+    ("train", {"group": "a"}),
+    ("consume", {"step": 0}),
+    ("restore", {"step": 1, "groups": [], "moved": {}}),
+    ("revoke", {"version": 0}),
+]
+
+
+def test_every_change_is_counted():
+    buffers = StalenessBuffers()
+    for name, arguments in CHANGES:
+        before = buffers.changes
+        getattr(buffers, name)(**arguments)
+        assert buffers.changes > before, name
+    public = inspect.getmembers(StalenessBuffers, inspect.isfunction)
+    queries = {"buffer_of", "entry_of", "openable"}
+    assert {name for name, _ in public if name[0] != "_"} == {name for name, _ in CHANGES} | queries
 
 
 def test_training_is_given_back_and_aborts_free_the_entry():

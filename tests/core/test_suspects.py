@@ -11,17 +11,27 @@ from poison_cost import LONG, SHORT, Poison, chance, nothing, one_sibling, promp
 from test_migration import RecordedPlanner, stored
 from world import World, job_config
 
-from rljob_core.actions import PayloadSeen, ProgressFound, SendToEngine, SignalSeen, Summary
+from rljob_core.actions import (
+    EngineDrained,
+    OwnHeartbeat,
+    PayloadSeen,
+    ProgressFound,
+    SendToEngine,
+    SignalSeen,
+    Summary,
+)
+from rljob_core.job_state import SUSPECT_DEATHS
 from rljob_core.messages import (
     RELEASED,
     EngineDied,
-    EngineGone,
     EngineSignal,
     Generate,
     GenerationEnded,
     Release,
 )
+from rljob_core.planner.death_positions import groups_as_far
 from rljob_core.planner.evaluation import Evaluation
+from rljob_core.planner.liveness import LEASE_HEARTBEATS
 from rljob_core.records import Evaluated, GroupAborted, SiblingReset
 from rljob_core.trajectory import VersionSpan, group_of
 
@@ -42,6 +52,7 @@ def aborted(world: World) -> list[GroupAborted]:
     return [r for r in records(world) if isinstance(r, GroupAborted)]
 
 
+@pytest.mark.drawn("jobs with a prompt that kills engines", 6)
 @pytest.mark.parametrize("engines", [1, 2, 4])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_of_a_prompt_that_kills_engines_nothing_else_is_given_up(shape: dict[str, Any], engines: int) -> None:
@@ -101,6 +112,7 @@ def test_among_all_prompts_of_a_step_which_begin_together_it_is_found_as_soon(mo
     assert found.deaths <= 4
 
 
+@pytest.mark.drawn("costs of a prompt that kills engines", 1)
 @pytest.mark.parametrize(("seed", "step_seconds"), [(1, LONG), (2, LONG), (2, SHORT)])
 def test_one_prompt_of_a_thousand_costs_a_job_little_time(seed: int, step_seconds: float) -> None:
     clean = run(seed, nothing, step_seconds=step_seconds)
@@ -108,6 +120,15 @@ def test_one_prompt_of_a_thousand_costs_a_job_little_time(seed: int, step_second
         found = run(seed, poison, step_seconds=step_seconds)
         assert found.given_up == (f"g{500 + seed}",)
         assert found.seconds <= 1.05 * clean.seconds
+
+
+@pytest.mark.drawn("prompts that kill later", 1)
+@pytest.mark.parametrize(("seed", "token"), [(1, 15), (1, 40)])
+def test_one_that_kills_later_is_found_as_soon(seed: int, token: int) -> None:
+    clean = run(seed, nothing, step_seconds=SHORT)
+    found = run(seed, prompt(500 + seed), step_seconds=SHORT, token=token)
+    assert (found.given_up, found.deaths) == ((f"g{500 + seed}",), 3)
+    assert found.seconds <= 1.05 * clean.seconds
 
 
 def test_siblings_that_wait_on_other_engines_are_given_back_when_one_kills_its_engine() -> None:
@@ -241,10 +262,16 @@ class TwoPrompts:
     def start(self) -> None:
         self.job.engine(f"e{self.engines}.x")
 
-    def die(self) -> set[str]:
-        """The engine dies, and another one comes; what the dead one was generating."""
+    def die(self, **tokens: int) -> set[str]:
+        """The engine dies, and another one comes; what the dead one was generating.
+
+        Args:
+            tokens: how many each group's sibling had, by the report.
+        """
         held = set(self.state.generating[f"e{self.engines}.x"])
-        self.job.see(EngineDied(f"e{self.engines}.x", 139, ""))
+        reached = {f"{group}.0": number for group, number in tokens.items()}
+        died = EngineDied(f"e{self.engines}.x", 139, "", "", tuple(reached), tuple(reached.values()))
+        self.job.see(died)
         self.engines += 1
         self.start()
         return held
@@ -298,7 +325,7 @@ def test_it_is_not_given_up_if_what_explains_them_kills_an_engine(prime: TwoProm
 def test_it_is_not_given_up_while_it_is_tried_again(prime: TwoPrompts) -> None:
     for engine in ("e4.x", "e5.x"):
         prime.job.engine(engine)
-    prime.job.see(EngineGone("e3.x"))  # so nothing else was generated for a moment
+    prime.job.see(EngineDrained(99, "e3.x"))  # so nothing else was generated for a moment
     assert {tuple(ids) for ids in prime.state.generating.values()} == {("g0.0",), ("g1.0",)}
     prime.store("g0.0", 4)
     assert prime.job.last(GroupAborted) is None
@@ -325,6 +352,102 @@ def test_what_engines_held_that_went_without_a_report_is_not_tried_before_it_is_
         two.start()
     assert set(two.deaths().values()) == {2}
     assert set(two.state.generating["e2.x"]) == {"g0.0", "g1.0"}
+
+
+@pytest.mark.parametrize("guilty", ["g0", "g1"])
+def test_what_had_as_many_tokens_in_both_deaths_is_tried_next(guilty: str) -> None:
+    two = TwoPrompts()
+    for tokens in ({"g0": 40, "g1": 90}, {"g0": 70, "g1": 20}):
+        two.die(**{**tokens, guilty: 15})
+    assert two.die() == {f"{guilty}.0"}
+
+
+def test_progress_does_not_acquit_what_had_as_many_tokens_in_both_deaths() -> None:
+    two = TwoPrompts(progress=1)
+    for attempt, tokens in ((2, 40), (3, 90)):
+        two.die(g0=tokens, g1=60)
+        found = stored(attempt - 1)
+        two.job.see(ProgressFound("g0.0", attempt, None), ProgressFound("g1.0", attempt, found))
+    assert set(two.state.generating["e2.x"]) == {"g1.0"}
+
+
+def test_the_most_tokens_of_siblings_are_compared_first_and_what_has_none_is_not() -> None:
+    context = RecordedPlanner(data={"promptsPerStep": 3, "groupSize": 2}).planner.context
+
+    def as_far(**tokens: tuple[int, int]) -> list[str]:
+        reached = {f"{group}.{n}": number for group, both in tokens.items() for n, number in enumerate(both)}
+        report = EngineDied("e0.x", 139, "", "", tuple(reached), tuple(reached.values()))
+        return groups_as_far(context, list(reached), report)
+
+    assert as_far(g0=(23, 5), g1=(14, 10), g2=(0, 0)) == []
+    assert as_far(g0=(30, 5), g1=(13, 12), g2=(0, 0)) == ["g1", "g0"]
+    assert as_far(g0=(90, 5), g1=(80, 70), g2=(0, 9)) == ["g0"]
+    assert groups_as_far(context, ["g0.0"], None) == []
+
+
+def test_of_several_suspects_it_is_tried_first_and_given_up_once_nothing_else_explains_its_deaths() -> None:
+    two = TwoPrompts()
+    two.die(g0=40, g1=90)
+    two.job.lose("e1.x")  # nobody says how
+    two.engines += 1
+    two.start()
+    assert two.die(g0=70, g1=91) == {"g0.0", "g1.0"}
+    assert set(two.state.suspects) == {"g0.0", "g1.0"}
+    assert two.die(g1=90) == {"g1.0"}
+    assert set(two.state.generating["e4.x"]) == {"g0.0"}
+    two.store("g0.0", 4)
+    assert two.job.last(GroupAborted).group == "g1"
+
+
+def test_the_death_of_several_suspects_is_no_failure_of_any() -> None:
+    job = RecordedPlanner(data={"promptsPerStep": 3, "groupSize": 1}, rollout={"progressTokens": 0})
+    held: list[set[str]] = []
+    for engine in ("e0.x", "e1.x", "e2.x", "e3.x"):
+        job.engine(engine)
+        held.append(set(job.planner.state.generating[engine]))
+        job.lose(engine)
+        job.see(*[OwnHeartbeat()] * 3)
+    assert 1 < len(held[-1]) < len(held[0]), "they are tried in halves"
+    assert {s.failures for s in job.planner.state.siblings()} == {0}
+
+
+def beats(two: TwoPrompts, *, signalling: str = "") -> None:
+    """The leases end of all engines but this one."""
+    for _ in range(LEASE_HEARTBEATS + 1):
+        two.job.see(OwnHeartbeat())
+        if signalling:
+            two.job.engine(signalling)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_was_tried_alone_has_failed_only_if_its_engine_ended_alone(
+    suspects: TwoPrompts, alone: bool
+) -> None:
+    assert set(suspects.state.generating["e4.x"]) == {"g1.0"}
+    suspects.job.engine("other.x")
+    beats(suspects, signalling="other.x" if alone else "")
+    sibling = suspects.state.sibling("g1.0")
+    assert sibling is not None
+    assert (sibling.deaths, sibling.failures) == (4, 1 + int(alone))
+
+
+def test_what_was_tried_alone_has_not_failed_if_the_coordinator_ended_too(suspects: TwoPrompts) -> None:
+    suspects.job.planner.context.liveness.forget("e4.x")  # as a new one knows it: from the ledger alone
+    beats(suspects)
+    sibling = suspects.state.sibling("g1.0")
+    assert sibling is not None
+    assert (sibling.deaths, sibling.failures) == (4, 1)
+
+
+def test_what_takes_everything_with_it_each_time_is_given_up_in_the_end(suspects: TwoPrompts) -> None:
+    sibling = suspects.state.sibling("g1.0")
+    assert sibling is not None
+    sibling.deaths = SUSPECT_DEATHS + 3
+    suspects.job.planner.context.liveness.forget("e4.x")
+    beats(suspects)
+    abort = suspects.job.last(GroupAborted)
+    assert abort is not None
+    assert abort.group == "g1"
 
 
 def test_a_death_alone_counts_once_while_another_prompt_explains_the_earlier_ones(
@@ -358,7 +481,7 @@ ANSWER = "e0-0.0"
 
 def evaluate(two: TwoPrompts, *, deaths: int = 0, killers: tuple[int, ...] = ()) -> Evaluation:
     """An evaluation runs; its one answer is generated and waits for its score."""
-    run = Evaluation(0, 1, attempts={ANSWER: 1}, unscored={ANSWER: None}, killers=dict.fromkeys(killers))
+    run = Evaluation(0, 1, 0.0, attempts={ANSWER: 1}, unscored={ANSWER: None}, killers=dict.fromkeys(killers))
     if deaths:
         run.deaths[ANSWER] = deaths
     two.job.planner.context.evaluation = run

@@ -12,7 +12,9 @@ from rljob_core.words import (
     end_with_last_words,
     error_in_words,
     exit_in_words,
+    last_traceback,
     last_words,
+    own_traceback,
     place_in_words,
     shell_code,
 )
@@ -132,3 +134,52 @@ def test_the_place_of_an_error_is_the_innermost_line_of_the_file() -> None:
     here = f"test_words.py:{fails.__code__.co_firstlineno + 1}"
     assert place_in_words(raised.value, __file__) == here
     assert place_in_words(raised.value, "elsewhere.py") == ""
+
+
+def called(depth: int) -> None:
+    if depth:
+        called(depth - 1)
+    raise KeyError("anser")
+
+
+def test_the_traceback_of_user_code_begins_behind_the_frame_that_called_it() -> None:
+    with pytest.raises(KeyError) as raised:
+        called(1)
+    text = own_traceback(raised.value)
+    assert text.splitlines()[0] == "Traceback (most recent call last):"
+    assert text.count("in called") == 2
+    assert "test_the_traceback" not in text
+    assert text.endswith("KeyError: 'anser'\n")
+    assert own_traceback(KeyError("anser")) == "KeyError: 'anser'\n"
+
+
+def called_in_turn(depth: int) -> None:
+    (called_in_turn if depth % 3 else called_again)(depth - 1)
+
+
+def called_again(depth: int) -> None:
+    called_in_turn(depth) if depth > 0 else called(0)
+
+
+def test_a_traceback_that_recursed_is_short() -> None:
+    with pytest.raises(KeyError) as raised:
+        called_in_turn(300)
+    assert own_traceback(raised.value).count("in called") == 12
+
+
+def test_the_last_traceback_of_a_log_is_found() -> None:
+    with pytest.raises(KeyError) as raised:
+        called(0)
+    trace = own_traceback(raised.value)
+    said = (
+        f"Traceback (most recent call last):\n  old\nValueError\nmine:score, item 3:\n{trace}2026 draining\n"
+    )
+    assert "\n".join(last_traceback(said)) + "\n" == trace
+    assert last_traceback("nothing here\n") == []
+    assert (
+        len(last_traceback("Traceback (most recent call last):\n" + "  again\x1b[2J\n" * 1000 + "E: e\n"))
+        == 48
+    )
+    assert last_traceback("Traceback (most recent call last):\n  cut") == [
+        "Traceback (most recent call last):", "  cut"
+    ]  # fmt: skip

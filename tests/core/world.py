@@ -52,6 +52,7 @@ from rljob_core.messages import (
 )
 from rljob_core.planner import Planner
 from rljob_core.records import RecordBatch, StepCommitted, Writer
+from rljob_core.site_actions import FindMark, MarkFound, SendMark, SiteMarkSeen
 from rljob_core.spec import RLJobSpec
 from rljob_core.trajectory import VersionSpan, group_of
 
@@ -79,6 +80,10 @@ def job_config(**changes: Any) -> JobConfig:
     )
 
 
+LOOK_SECONDS = 0.25
+"""How often engines say how far their responses have come."""
+
+
 @dataclass
 class SimulatedEngine:
     """An engine with a number of slots; a trajectory of n tokens takes n steps from the time it gets a slot."""
@@ -89,8 +94,13 @@ class SimulatedEngine:
     running: dict[tuple[str, int], VersionSpan] = field(default_factory=dict)
     waiting: list[Generate] = field(default_factory=list)
     taken: set[tuple[str, int]] = field(default_factory=set)
+    begun: dict[tuple[str, int], float] = field(default_factory=dict)
+    """When it began what it is running."""
+    survivors: set[tuple[str, int]] = field(default_factory=set)
+    """Of what it was given, that which has outlived an engine."""
     released: list[Generate] = field(default_factory=list)
     """What it was asked to give back, and has not begun."""
+    stuck: str = ""
     beginning: str = ""
     """The group that it begins, of those that have outlived an engine; it begins the next one a token later."""
 
@@ -118,6 +128,8 @@ class SimulatedEngine:
         elif (work.trajectory, work.attempt) not in self.taken:
             self.taken.add((work.trajectory, work.attempt))
             self.waiting.append(work)
+            if work.survivor:
+                self.survivors.add((work.trajectory, work.attempt))
 
 
 class World:
@@ -135,18 +147,33 @@ class World:
         train_seconds: Callable[[int], float] = lambda tokens: 0.001 * tokens,
         prefetch: float = 0.25,
         poison: Callable[[Generate], bool] = lambda work: False,
+        poison_token: int = 0,
         restart_seconds: float = 1.0,
+        hang_seconds: float = 0.0,
+        suspects_hang_seconds: float | None = None,
     ) -> None:
         self.config = config
         self.poison, self.restart_seconds = poison, restart_seconds
+        self.poison_token = poison_token
+        """How many tokens an engine makes of what kills it before it dies."""
+        self.hang_seconds = hang_seconds
+        """For how long an engine that poison kills makes no token before its death is noticed."""
+        self.suspects_hang_seconds = hang_seconds if suspects_hang_seconds is None else suspects_hang_seconds
+        """The same of an engine that has nothing but what has outlived another one."""
         self.deaths: list[tuple[str, ...]] = []
         """Ids of what each engine was generating, and was waiting to generate, that poison killed."""
+        self.slot_seconds = dict.fromkeys(("made", "lost", "hung", "down"), 0.0)
+        """What slots were spent on: what came to its end, what did not, and engines that hung or were being started."""
         self.length, self.reward = length, reward
         self.step_seconds, self.train_seconds = step_seconds, train_seconds
         self.prefetch = prefetch
         self.now = 0.0
         self.ledger: list[RecordBatch] = []
         self.engines = {f"e{i}.x": SimulatedEngine(f"e{i}.x", slots) for i in range(engines)}
+        self.pools: dict[str, str] = {}
+        """Pools of engines; those that are not in it are in the pool `a`."""
+        self.marks: dict[str, int] = {}
+        """The newest mark among the progress of each site."""
         self.announced: Announce | None = None
         self.attempt = 1
         self.epoch = 0
@@ -233,8 +260,18 @@ class World:
                     self.after(0.0, lambda one=one: self.observe(ProgressFound(*one, None)))
             case ListProgress():
                 self.after(0.0, lambda: self.observe(ProgressListed(())))
+            case SendMark():
+                self.after(0.0, lambda: self.mark(action))
+            case FindMark():
+                found = MarkFound(action.site, self.marks.get(action.site, 0))
+                self.after(0.0, lambda: self.observe(found))
             case _:  # an engine that is retired may live on, unheard
                 pass
+
+    def mark(self, mark: SendMark) -> None:
+        """A mark has gone by way of a site, where nothing waits."""
+        self.marks[mark.site] = mark.number
+        self.observe(SiteMarkSeen(next(self._sequences), mark.site, mark.number))
 
     # ---- engines
 
@@ -249,7 +286,10 @@ class World:
     def signal(self, engine: SimulatedEngine) -> None:
         if engine.name in self.engines:
             running, held = len(engine.running), len(engine.running) + len(engine.waiting)
-            signal = EngineSignal(engine.name, "a", 0, engine.version, held, engine.slots, running, 0, 0)
+            pool = self.pools.get(engine.name, "a")
+            signal = EngineSignal(
+                engine.name, pool, 0, engine.version, held, engine.slots, running, 0, 0, stuck=engine.stuck
+            )
             self.observe(SignalSeen(engine.name, signal))
 
     def give_back(self, engine: SimulatedEngine) -> None:
@@ -266,10 +306,14 @@ class World:
             if work.survivor and not engine.beginning:
                 engine.beginning = group_of(work.trajectory)
                 self.after(self.step_seconds, lambda: self.begun(engine))
-            if self.poison(work):
+            is_poison = self.poison(work)
+            if is_poison and not self.poison_token:
                 self.poisoned(engine, work)
                 return
             engine.running[work.trajectory, work.attempt] = VersionSpan(engine.version, engine.version)
+            engine.begun[work.trajectory, work.attempt] = self.now
+            if is_poison:
+                self.after(self.poison_token * self.step_seconds, lambda w=work: self.kill_with(engine, w))
             self.after(self.length(work) * self.step_seconds, lambda w=work: self.complete(engine, w))
 
     def begun(self, engine: SimulatedEngine) -> None:
@@ -277,15 +321,31 @@ class World:
         engine.beginning = ""
         self.fill(engine)
 
+    def kill_with(self, engine: SimulatedEngine, work: Generate) -> None:
+        """An engine dies of what it has generated some tokens of, if it still does."""
+        if engine.name in self.engines and (work.trajectory, work.attempt) in engine.running:
+            self.poisoned(engine, work)
+
     def poisoned(self, engine: SimulatedEngine, work: Generate) -> None:
-        """An engine dies of what it has just started; another instance of its pod follows."""
-        held = (*(t for t, _ in engine.running), *(w.trajectory for w in engine.waiting), work.trajectory)
-        self.deaths.append(held)
+        """An engine dies of what it generates, or hangs first; another instance of its pod follows."""
+        held = dict.fromkeys((*(t for t, _ in engine.running), *(w.trajectory for w in engine.waiting)))
+        self.deaths.append((*held, work.trajectory) if work.trajectory not in held else tuple(held))
+        looked = self.now // LOOK_SECONDS * LOOK_SECONDS
+        tokens = {
+            t: max(0, int((looked - engine.begun[t, attempt]) / self.step_seconds))
+            for t, attempt in engine.running
+        }
+        self.slot_seconds["lost"] += sum(self.now - engine.begun[key] for key in engine.running)
+        only_suspects = {(work.trajectory, work.attempt), *engine.running} <= engine.survivors
+        only_suspects = only_suspects and all(w.survivor for w in engine.waiting)
+        hang_seconds = self.suspects_hang_seconds if only_suspects else self.hang_seconds
+        self.slot_seconds["hung"] += engine.slots * hang_seconds
+        self.slot_seconds["down"] += engine.slots * self.restart_seconds
         engine.running, engine.waiting = {}, []
         del self.engines[engine.name]
         pod, number = engine.name.split(".x")
         message = f"it died of {work.trajectory}"
-        self.observe(EngineDied(engine.name, 139, message, beginning=engine.beginning))
+        died = EngineDied(engine.name, 139, message, engine.beginning, tuple(tokens), tuple(tokens.values()))
         successor = SimulatedEngine(f"{pod}.x{int(number or 0) + 1}", engine.slots)
 
         def start() -> None:
@@ -293,7 +353,11 @@ class World:
             self.swap(successor)
             self.signal(successor)
 
-        self.after(self.restart_seconds, start)
+        if hang_seconds:
+            self.after(hang_seconds, lambda: self.observe(died))
+        else:
+            self.observe(died)
+        self.after(hang_seconds + self.restart_seconds, start)
 
     def complete(self, engine: SimulatedEngine, work: Generate) -> None:
         span = engine.running.pop((work.trajectory, work.attempt), None)
@@ -301,6 +365,7 @@ class World:
             return
         sequence, tokens = next(self._sequences), self.length(work)
         key = (work.trajectory, work.attempt)
+        self.slot_seconds["made"] += self.now - engine.begun.get(key, self.now)
         self.stored[sequence] = key
         digest = f"{work.trajectory}/{work.attempt}"
         summary = Summary(*key, span, tokens, tokens, digest)

@@ -16,7 +16,7 @@ LINTER = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]["impor
 LAYERED = {contract["name"]: contract for contract in LINTER["contracts"] if contract["type"] == "layers"}
 PURE = "what the operator and the audit decide, render and name depends on no clock, no event loop and no I/O"
 SHELLS = {
-    "operator/rljob_cli/audit": {"read", "reports_read", "streams"},
+    "operator/rljob_cli/audit": {"metrics_file", "read", "reports_read", "streams"},
     "operator/rljob_operator/nats": {"setup"},
 }
 """Modules that do I/O, of packages whose other modules are pure."""

@@ -19,7 +19,7 @@ from rljob_core.spec import Immutable, RLJob, RLJobSpec, model_in
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets, desired
 from rljob_operator.children.resolved_job import resolve_job
-from rljob_operator.names import Role
+from rljob_operator.names import WORKERS, Role
 from rljob_operator.nats.accounts import Seeds, issuer
 from rljob_operator.settings import Settings
 from rljob_operator.telemetry import OperatorMetrics
@@ -39,6 +39,7 @@ JOB: Object = {
         "data": {"dataset": "chain_sum"},
         "evaluation": {},
         "rollout": {"pools": [{"name": "one", "replicas": 2}, {"name": "other"}]},
+        "trackers": [{"name": "WandB"}],
         "networking": {"egress": [{"cidr": "10.0.0.0/8"}]},
     },
 }
@@ -49,12 +50,15 @@ CHANGES: Mapping[str, Any] = {
     "imagePullSecrets": ["registry"],
     "steps": 4,
     "model.credentialsSecret": "hub",
+    "model.cache": "pvc://cache/hub",
     "evaluation.everySteps": 7,
     "evaluation.samples": 7,
     "reward.replicas": 2,
     "reward.timeoutSeconds": 7.0,
     "reward.network": True,
     "reward.template": LABELLED,
+    "samples.share": 0.5,
+    "samples.keepBytes": 7,
     "algorithm.loss": "DAPO",
     "algorithm.learningRate": 0.5,
     "algorithm.warmupSteps": 7,
@@ -79,12 +83,14 @@ CHANGES: Mapping[str, Any] = {
     "rollout.lengthPredictor.options": {"groups": 7},
     "rollout.progressTokens": 7,
     "rollout.hangSeconds": 7,
+    "rollout.weightSync": "WhenNeeded",
     "rollout.sampling.temperature": 0.5,
     "rollout.sampling.topP": 0.5,
     "rollout.sampling.maxTokens": 7,
     "rollout.sampling.stop": ["."],
     "rollout.pools.replicas": 7,
     "rollout.pools.scaling.policy": "External",
+    "rollout.pools.scaling.owner": "Hub",
     "rollout.pools.scaling.minReplicas": 2,
     "rollout.pools.scaling.maxReplicas": 7,
     "rollout.pools.engine.options": {"slots": 7},
@@ -97,6 +103,7 @@ CHANGES: Mapping[str, Any] = {
     "rollout.pools.template": LABELLED,
     "trainer.numNodes": 2,
     "trainer.minNodes": 1,
+    "trainer.gang": "None",
     "trainer.numProcPerNode": 2,
     "trainer.microBatchTokens": 7,
     "trainer.options": {"threads": 1},
@@ -110,6 +117,12 @@ CHANGES: Mapping[str, Any] = {
     "nats.replicas": 3,
     "networking.egress.cidr": "10.1.0.0/16",
     "networking.egress.ports": [443],
+    "trackers.name": "MLflow",
+    "trackers.options": {"mode": "offline"},
+    "trackers.image": "another",
+    "trackers.samples": 4,
+    "trackers.timeoutSeconds": 7.0,
+    "trackers.credentialsSecret": "hub",
     "backoffLimit": 7,
     "activeDeadlineSeconds": 7,
     "ttlSecondsAfterFinished": 7,
@@ -120,7 +133,6 @@ _NOT_TOLD = {
     "suspend",
     "rollout.pools.name",
     "rollout.pools.hosts",
-    "trackers",
 } | {f"rollout.environment.{field}" for field in ("name", "options", "maxTurns")}
 
 
@@ -191,7 +203,7 @@ def restarted_by(path: str) -> set[str]:
     words = rows[longest]
     pools = {"rollout one", "rollout other"}
     if words.startswith("everything"):
-        return {*(role.value for role in Role if role is not Role.ROLLOUT), *pools}
+        return {*(role.value for role in WORKERS if role is not Role.ROLLOUT), *pools}
     if words.startswith("nothing"):
         return set()
     if words.startswith("that role, or pool") and not path.startswith("rollout.pools"):
@@ -221,7 +233,11 @@ def sources() -> str:
 def test_every_reason_is_one_of_the_operator() -> None:
     reasons = {name for row in tables(USER_PAGE, "reason") for name in quoted(row[0])}
     reasons -= {"Stalled", "Failed"}
-    made = {f"{role.value.capitalize()}NotReady" for role in Role} | {"SecretNotFound", "ConfigMapNotFound"}
+    waited_for = set(Role) - {Role.TRACKER}
+    made = {f"{role.value.capitalize()}NotReady" for role in waited_for} | {
+        "SecretNotFound",
+        "ConfigMapNotFound",
+    }
     assert reasons > made
     text = sources()
     assert [reason for reason in reasons - made if f'"{reason}"' not in text] == []
@@ -238,7 +254,7 @@ def test_every_event_is_one_of_the_operator() -> None:
 
 
 def test_the_page_has_every_variable_with_its_default() -> None:
-    asked = Asked({"RLJOB_NATS_URL": "nats://nats:4222"})
+    asked = Asked({"RLJOB_NATS_URL": "nats://nats:4222", "RLJOB_LEASE": "any", "POD_NAMESPACE": "any"})
     settings = Settings.read(asked)
     rows = {name: row for row in tables(OPERATOR_PAGE, "variable") for name in quoted(row[0])}
     assert rows.keys() == asked.names
@@ -250,7 +266,9 @@ def test_the_page_has_every_variable_with_its_default() -> None:
 
 def test_the_manifests_set_what_the_page_says(kubectl: Kubectl) -> None:
     (operator,) = of_kind(rendered(kubectl, MANIFESTS), "Deployment")
-    given = {e["name"]: e["value"] for e in operator["spec"]["template"]["spec"]["containers"][0]["env"]}
+    entries = operator["spec"]["template"]["spec"]["containers"][0]["env"]
+    given = {entry["name"]: entry["value"] for entry in entries if "value" in entry}
+    assert {entry["name"] for entry in entries} - given.keys() == {"POD_NAME", "POD_NAMESPACE"}
     rows = {name: row[2] for row in tables(OPERATOR_PAGE, "variable") for name in quoted(row[0])}
     assert given.keys() == {name for name, cell in rows.items() if cell}
     shown = {name: quoted(cell)[0] for name, cell in rows.items() if quoted(cell)}
@@ -310,6 +328,8 @@ def test_the_places_that_the_pages_show_are_allowed(tmp_path: Path) -> None:
     (job,) = [found["spec"] for found in blocks(USER_PAGE) if "networking" in found.get("spec", {})]
     resolved = resolve_job(changed("networking", job["networking"]), settings.defaults)
     policies = [child for child in desired(resolved, Targets(1, 0, {})) if child["kind"] == "NetworkPolicy"]
+    # That of the trackers adds places to the workers'.
+    policies = [policy for policy in policies if policy["metadata"]["name"] != "sums-trackers"]
     minio = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "minio"}}}
     ports = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
     assert len(policies) == 3, "of the workers, audits, and backups"
@@ -337,7 +357,7 @@ def test_the_worker_template_reaches_every_pod(tmp_path: Path) -> None:
         resolve_job(RLJob.model_validate(JOB), settings.defaults), Targets(1, 0, {"one": uid, "other": uid})
     )
     workloads = [child for child in children if child["kind"] in {"Deployment", "Job"}]
-    assert len(workloads) == 5
+    assert len(workloads) == 6
     for workload in workloads:
         spec = workload["spec"]["template"]["spec"]
         assert spec["priorityClassName"] == "training"

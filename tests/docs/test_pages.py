@@ -22,12 +22,13 @@ from evidence_builder import job
 from evidence_files import write_run
 from example_job import write_model
 from invocation import started
+from sample_files import write_samples
 from scenarios import job_config
 from simulated_run import write_simulated_run
 from typer.testing import CliRunner
 
 from rljob_cli.audit import audit
-from rljob_cli.main import app
+from rljob_cli.commands import app
 from rljob_cli.manifest.load import load_job
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.coordinator_reads import COORDINATOR_READS
@@ -101,6 +102,8 @@ def ensure_run(arguments: list[str]) -> None:
     match arguments:
         case ["audit", *_]:
             write_run(job(), RunFolder(Path("runs/sums")))
+        case ["samples", *_]:
+            write_samples(Path("job.yaml").absolute(), Path("runs/sums"))
         case ["patch", *_]:
             started(Path("job.yaml").absolute(), Path("runs/sums"))
         case ["simulate", "--from", *_]:
@@ -212,7 +215,7 @@ def test_checking_a_job_loads_no_torch(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(manifest)
     write_model(tmp_path / "model")
     script = (
-        "import sys; from rljob_cli.main import app; app(['validate', 'job.yaml'], standalone_mode=False); "
+        "import sys; from rljob_cli.commands import app; app(['validate', 'job.yaml'], standalone_mode=False); "
         "import rljob_cli.run.run; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     )
     ended = subprocess.run(

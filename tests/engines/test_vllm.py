@@ -19,15 +19,20 @@ import psutil
 import pytest
 import pytest_asyncio
 from adapter_versions import AdapterVersion, check_generates_merged
+from prometheus_client.parser import text_string_to_metric_families
 from safetensors.torch import load_file, save_file
 from vllm_processes import START_SECONDS, family, is_there, vllm_server
 
+from rljob_core import worker_protocol
 from rljob_core.errors import GenerationFailed, WeightsRejected
 from rljob_core.ports import Completed, Engine, EngineEvent, Progress, Request, Stopped
 from rljob_core.trajectory import FinishReason
 from rljob_runtime.engines.registry import create_engine
 from rljob_runtime.engines.vllm.engine import VllmEngine
 from rljob_runtime.model.tokenizer import Tokenizer
+from rljob_runtime.telemetry.catalogue import CATALOGUE
+from rljob_runtime.telemetry.recorder import Recorder
+from rljob_runtime.telemetry.serve import MetricsServer
 
 SLOTS = 8
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.asyncio(loop_scope="module")]
@@ -35,11 +40,13 @@ pytestmark = [pytest.mark.timeout(1800), pytest.mark.asyncio(loop_scope="module"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(vllm_model: Path) -> AsyncIterator[Engine]:
-    """One for all tests; each puts it at version 0, with the initial weights."""
+    """One for all tests; each puts it at version 0, with the initial weights. It counts what a role would serve."""
     engine = create_engine(
         "vLLM", model_path=vllm_model, options={"slots": SLOTS, "threads": 1, "kvCacheGiB": 0.25}
     )
-    await engine.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(worker_protocol.METRICS_ADDRESS, "127.0.0.1:0")
+        await engine.start()
     yield engine
     await engine.close()
 
@@ -63,6 +70,34 @@ def ask(name: str, length: int, **changes: Any) -> Request:
     }
     prompt = changes.pop("prompt", (5, 17, 3, 9))
     return Request(id=name, tokens=np.array(prompt, np.int32), max_tokens=length, **(given | changes))
+
+
+async def test_vllm_s_own_metrics_are_served_with_those_of_the_role(engine: Engine) -> None:
+    await engine.swap(0, None, "Update")
+    engine.submit([ask("counted", 20)])
+    await gather(engine, 1)
+    server = MetricsServer(Recorder(CATALOGUE["rollout"]), "127.0.0.1:0", {})
+    try:
+        text = await asyncio.to_thread(read, f"http://{server.address}/metrics")
+    finally:
+        server.stop()
+    found = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert found["vllm:generation_tokens_total"] > 0
+    assert {
+        "vllm:kv_cache_usage_perc",
+        "vllm:num_requests_running",
+        "vllm:num_preemptions_total",
+    } <= found.keys()
+    assert "rljob_rollout_tokens_total" in found
+
+
+def read(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=START_SECONDS) as answer:
+        return str(answer.read().decode())
 
 
 async def gather(engine: Engine, count: int) -> dict[str, EngineEvent]:

@@ -6,12 +6,19 @@ No engine is started: a failure here names what an upgrade has changed, before `
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import fields
 from typing import Any
 
 import pytest
 
+from rljob_cli.generate.dashboard import dashboard
+
 pytestmark = pytest.mark.filterwarnings("ignore")  # of vLLM's own
+
+
+def queries() -> list[str]:
+    return [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", ())]
 
 
 def parameters(function: Any) -> list[str]:
@@ -98,3 +105,15 @@ def test_the_worker_extension_resolves_as_vllm_resolves_it() -> None:
 
     assert EXTENSION == "rljob_runtime.engines.vllm.RLJobWorker"
     assert resolve_obj_by_qualname(EXTENSION).__name__ == "RLJobWorker"
+
+
+def test_the_metrics_of_the_dashboard_are_counted_where_the_role_serves_them() -> None:
+    from vllm import AsyncEngineArgs
+    from vllm.v1.metrics import loggers, prometheus
+
+    named = {name for query in queries() for name in re.findall(r"vllm:\w+", query)}
+    source = inspect.getsource(loggers)
+    assert len(named) == 4
+    assert [name for name in named if f'"{name.removesuffix("_total")}"' not in source] == []
+    assert "return REGISTRY" in inspect.getsource(prometheus.get_prometheus_registry)
+    assert "disable_log_stats" in {field.name for field in fields(AsyncEngineArgs)}

@@ -21,7 +21,7 @@ MAY_MOUNT = os.geteuid() == 0 or bool(os.environ.get("RLJOB_E2E_REQUIRED"))
 _SHUTDOWN = 0x8004587D  # FS_IOC_SHUTDOWN, linux/fs.h: _IOR('X', 125, __u32)
 _WITHOUT_LOG_FLUSH = 2  # FS_SHUTDOWN_FLAGS_NOLOGFLUSH
 _SIZE = 512 << 20  # bytes; the file is sparse
-_PATIENCE = 60.0  # seconds
+_PATIENCE = 300.0  # seconds
 _NEW_MOUNT_NAMESPACE = 0x00020000  # CLONE_NEWNS, linux/sched.h
 
 

@@ -19,7 +19,7 @@ Fault = Callable[[NatsCluster, str, int], Awaitable[None]]
 
 #: Seconds: longer than servers need to elect another leader (4 to 9 s), and than a client waits for an answer.
 HELD = 12.0
-_PATIENCE = 120.0  # seconds
+_PATIENCE = 300.0  # seconds
 
 
 def follower(leader: int) -> int:

@@ -56,7 +56,7 @@ class FaultyRun(LiveRun):
             **changes.pop("data", {}),
         }
         # A job finds its own functions beside its manifest.
-        for functions in ("paced.py", "poisonous.py"):
+        for functions in ("paced.py", "poisonous.py", "faulty_game.py"):
             shutil.copy(Path(__file__).parent / functions, folder)
         self.manifest = write_job(folder, model, steps=steps, backoffLimit=1000, data=data, **changes)
         super().__init__(self.manifest, folder / "run", "--record")

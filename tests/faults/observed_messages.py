@@ -30,8 +30,8 @@ from rljob_core.records import (
     StepRestored,
     decode_batch,
 )
+from rljob_runtime.messaging.payload_index import SUMMARY_HEADER
 from rljob_runtime.messaging.summaries import PayloadSummary, decode_summaries
-from rljob_runtime.messaging.trajectories import SUMMARY_HEADER
 
 Attempt = tuple[str, int]  # a trajectory, and which time it is generated
 Part = tuple[int, int, int, int]  # step, micro-batch, the trainer's attempt, the writer epoch

@@ -26,7 +26,7 @@ from rljob_runtime.messaging.nats.store import NatsStore
 
 log = logging.getLogger(__name__)
 
-SECONDS = 120
+SECONDS = 300
 LEDGER = "RLJOB_j_ledger"
 
 

@@ -45,6 +45,8 @@ class ApiProxy:
         self._lose: Pick | None = None
         self._watches: dict[asyncio.Task[Any], str] = {}
         self._unseen = ""
+        self._joined = asyncio.Event()
+        self._joined.set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
 
@@ -98,6 +100,20 @@ class ApiProxy:
 
         self._do(change())
 
+    def cut_off(self) -> None:
+        """Answer nothing, and pass nothing on, until `join`; what was asked meanwhile is never sent."""
+
+        async def change() -> None:
+            self._joined.clear()
+            for watch in self._watches:
+                watch.cancel()
+
+        self._do(change())
+
+    def join(self) -> None:
+        """Pass on again what is asked from now on."""
+        self._loop.call_soon_threadsafe(self._joined.set)
+
     def hide(self, plural: str) -> None:
         """End all watches of a kind and refuse new ones; the empty text shows everything again."""
 
@@ -139,6 +155,9 @@ class ApiProxy:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
+        if not self._joined.is_set():
+            await self._joined.wait()
+            return _broken(request)
         if request.method not in WRITES:
             return await self._read(request)
         if self._lose is not None and self._lose(request.method, request.path):
@@ -191,14 +210,13 @@ class ApiProxy:
             return web.Response(
                 status=answer.status,
                 body=await answer.read(),
-                headers={"Content-Type": answer.headers.get("Content-Type", "application/json")},
+                headers=_kept(answer),
             )
 
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
         """A watch has no end, so it is passed on piece by piece."""
         async with self._send(request, b"") as answer:
-            headers = {"Content-Type": answer.headers.get("Content-Type", "application/json")}
-            response = web.StreamResponse(status=answer.status, headers=headers)
+            response = web.StreamResponse(status=answer.status, headers=_kept(answer))
             with suppress(ConnectionError):  # the operator is gone
                 await response.prepare(request)
                 async for chunk in answer.content.iter_any():
@@ -207,10 +225,20 @@ class ApiProxy:
             return response
 
     def _send(self, request: web.Request, body: bytes) -> Any:
-        kept = {name: request.headers[name] for name in ("Content-Type", "Accept") if name in request.headers}
+        kept = {
+            name: request.headers[name]
+            for name in ("Content-Type", "Accept", "User-Agent")
+            if name in request.headers
+        }
         return self._session.request(
             request.method, self._server + request.path_qs, data=body or None, headers=kept
         )
+
+
+def _kept(answer: aiohttp.ClientResponse) -> dict[str, str]:
+    """The headers of an answer without which its body cannot be read: a long one is compressed."""
+    kept = {"Content-Type": "application/json", **answer.headers}
+    return {name: kept[name] for name in ("Content-Type", "Content-Encoding") if name in kept}
 
 
 def _broken(request: web.Request) -> web.Response:

@@ -28,7 +28,7 @@ from rljob_operator.reconcile.nats_connection import NatsConnection
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.store import NatsStore
 
-SECONDS = 60.0
+SECONDS = 300.0
 """After which a test that waits for something gives up."""
 SEEDS = Seeds.complete({}, os.urandom)
 ISSUER = issuer_of(SEEDS)

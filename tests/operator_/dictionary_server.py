@@ -8,8 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rljob_core.spec import RLJob, RLJobStatus
-from rljob_operator.cluster.port import Manifest, NameTaken, Ref, controller, same_controller
-from rljob_operator.decisions.observe import JobMetrics, Observed, summarize
+from rljob_operator.cluster.gang_kinds import GangKind
+from rljob_operator.cluster.port import Manifest, NameTaken, Ref, Refused, controller, same_controller
+from rljob_operator.decisions.job_metrics import JobMetrics
+from rljob_operator.decisions.observe import Observed, summarize
 from rljob_operator.decisions.plan import Annotate, Apply, ClusterAction, Delete, ForceDelete
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -27,16 +29,24 @@ class DictionaryServer:
         self.now = NOW
         self.log: list[str] = []
         self.events: list[tuple[str, str]] = []
+        self.refused: set[Ref] = set()
+        """Objects that a policy refuses."""
+        self.served: set[GangKind] = set()
         self._uid = 0
 
     async def children(self, job: RLJob) -> Sequence[Manifest]:
         return self._listed()
+
+    async def serves(self, kind: GangKind) -> bool:
+        return kind in self.served
 
     async def find(self, ref: Ref) -> Manifest | None:
         return copy.deepcopy(self.objects.get(ref))
 
     async def apply(self, manifest: Manifest) -> None:
         ref = Ref.of(manifest)
+        if ref in self.refused:
+            raise Refused(ref, "a policy says no")
         old = self.objects.get(ref)
         if old is not None and "uid" not in manifest["metadata"] and not same_controller(old, manifest):
             raise NameTaken(ref, old)

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from e2e.harness.certificates import KeyPair
-from operators import Object
 
+Object = dict[str, Any]
 GROUP = "external.metrics.k8s.io"
 _VERSION = f"{GROUP}/v1beta1"
 

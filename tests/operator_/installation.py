@@ -29,7 +29,7 @@ def installed(folder: Path, **options: Any) -> Iterator[ControlPlane]:
         find().require((*CONTROL_PLANE, *CONTROLLERS))
     with ControlPlane(folder, **options) as control_plane:
         control_plane.kubectl("apply", "--kustomize", str(MANIFESTS), "--validate=strict")
-        for name in ("rljobs.rljob.dev", "rolloutpools.rljob.dev"):
+        for name in ("rljobs.rljob.dev", "rolloutpools.rljob.dev", "sites.rljob.dev"):
             control_plane.kubectl.wait("condition=Established", f"crd/{name}")
         yield control_plane
 

@@ -114,12 +114,15 @@ class Operator:
 
         def port() -> int:
             said = self.log.read_bytes()[begin:].decode()
-            found = re.search(r"probes and metrics on port (\d+)", said)
+            found = re.findall(r"probes and metrics on port (\d+)", said)
             assert found or self.runs, said
-            return int(found[1]) if found else 0
+            return int(found[-1]) if found else 0  # a process that was elected listens again
 
-        self._port = until(port)
-        until(lambda: self.status("readyz") == 200)
+        def ready() -> bool:
+            self._port = port()
+            return self.status("readyz") == 200
+
+        until(ready)
 
     @property
     def runs(self) -> bool:
@@ -184,8 +187,8 @@ class Namespace:
         text = self("get", kind, name, "--output=json", "--ignore-not-found")
         return json.loads(text) if text else None
 
-    def names(self, kind: str) -> list[str]:
-        text = self("get", kind, "--output=name")
+    def names(self, kind: str, *, selector: str = "") -> list[str]:
+        text = self("get", kind, f"--selector={selector}", "--output=name")
         return sorted(line.partition("/")[2] for line in text.split())
 
     def children(self) -> set[str]:
@@ -200,15 +203,20 @@ class Namespace:
         """Merge changes into an object."""
         self("patch", kind, name, "--type=merge", f"--patch={json.dumps(changes)}", *options)
 
-    def pods_run(self) -> None:
-        """What kubelets say of all pods there are: they run, and are ready. Of one that goes meanwhile, nothing."""
+    def pods_run(self, *, selector: str = "") -> None:
+        """What kubelets say of all pods there are: they run, and are ready."""
+        self.kubelets_say("Running", ready=True, selector=selector)
+
+    def kubelets_say(self, phase: str, *, ready: bool, selector: str = "", **status: object) -> None:
+        """What kubelets say of pods that are scheduled. Of one that goes meanwhile, nothing."""
         conditions = [
-            {"type": kind, "status": "True"} for kind in ("PodScheduled", "ContainersReady", "Ready")
+            {"type": "PodScheduled", "status": "True"},
+            *({"type": kind, "status": str(ready)} for kind in ("ContainersReady", "Ready")),
         ]
-        for name in self.names("pod"):
-            status = {"phase": "Running", "conditions": conditions}
+        said = {"status": {"phase": phase, "conditions": conditions, **status}}
+        for name in self.names("pod", selector=selector):
             try:
-                self.patch("pod", name, {"status": status}, "--subresource=status")
+                self.patch("pod", name, said, "--subresource=status")
             except ClusterError as error:
                 if "NotFound" not in str(error):
                     raise
@@ -235,7 +243,7 @@ class Namespace:
         return found is not None and found["status"] == "True"
 
 
-def until(condition: Callable[[], Any], *, seconds: float = 200.0, shown: Callable[[], object] = str) -> Any:
+def until(condition: Callable[[], Any], *, seconds: float = 400.0, shown: Callable[[], object] = str) -> Any:
     """What the condition gives once it gives anything true; `shown` stands in the error if it never does."""
     end = time.monotonic() + seconds
     while True:
@@ -283,5 +291,5 @@ def children_of(name: str, *, attempt: int = 1) -> set[str]:
 def install_crds(kubectl: Kubectl) -> None:
     """As a user does."""
     kubectl("apply", "--server-side", f"--kustomize={Path(__file__).resolve().parents[2] / 'crds'}")
-    for name in ("rljobs.rljob.dev", "rolloutpools.rljob.dev"):
+    for name in ("rljobs.rljob.dev", "rolloutpools.rljob.dev", "sites.rljob.dev"):
         kubectl.wait("condition=Established", f"crd/{name}")

@@ -25,7 +25,7 @@ class Coordinator:
 
     async def report_until(self, condition: Callable[[], Any]) -> None:
         """Report a step, again and again, until something holds."""
-        async with asyncio.timeout(200):
+        async with asyncio.timeout(600):
             while not await asyncio.to_thread(condition):
                 await self.report()
 

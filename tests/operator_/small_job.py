@@ -18,11 +18,14 @@ def make_small_job(**changes: Any) -> RLJob:
         "data": {"dataset": "chain_sum"},
         "rollout": {"pools": [{"name": "cpu", "replicas": 2}]},
     }
+    spec = _changed(spec, changes)
+    if any(pool.get("datacenter") for pool in spec["rollout"]["pools"]):
+        spec = {"weights": {"transport": "Nats"}, **spec}  # the only transport for sites
     manifest = {
         "apiVersion": "rljob.dev/v1alpha1",
         "kind": "RLJob",
         "metadata": {"name": "chain-sum", "uid": "u-1", "generation": 1},
-        "spec": _changed(spec, changes),
+        "spec": spec,
     }
     return RLJob.model_validate(manifest)
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 from urllib.parse import urlencode, urlsplit
 
 Object = dict[str, Any]
-ROOT = "/apis/rljob.dev/v1alpha1/namespaces"
+ROOT = "/apis/rljob.dev/v1alpha1"
 
 
 class ApiRefusal(Exception):
@@ -51,7 +51,7 @@ def client_context(kubeconfig: Path) -> tuple[str, ssl.SSLContext]:
 
 
 class StrictApi:
-    """RLJobs and RolloutPools of one namespace.
+    """RLJobs and RolloutPools of one namespace, and the cluster's Sites.
 
     Args:
         kubeconfig: as the harness writes it: JSON, with all certificates inside.
@@ -60,7 +60,7 @@ class StrictApi:
     def __init__(self, kubeconfig: Path, namespace: str) -> None:
         address, trust = client_context(kubeconfig)
         server = urlsplit(address)
-        self._connection = http.client.HTTPSConnection(server.netloc, timeout=120, context=trust)
+        self._connection = http.client.HTTPSConnection(server.netloc, timeout=600, context=trust)
         self._namespace = namespace
 
     def __enter__(self) -> Self:
@@ -91,7 +91,8 @@ class StrictApi:
         dry_run: bool = True,
     ) -> Object:
         query = urlencode({"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})})
-        path = f"{ROOT}/{self._namespace}/{kind.lower()}s/{name}".rstrip("/")
+        place = ROOT if kind == "Site" else f"{ROOT}/namespaces/{self._namespace}"
+        path = f"{place}/{kind.lower()}s/{name}".rstrip("/")
         self._connection.request(
             verb, f"{path}?{query}", json.dumps(body), headers={"Content-Type": content_type}
         )

@@ -38,7 +38,7 @@ def test_jobs_continue_after_restarts_of_the_api_server(
     control_plane.restart_api_server(kill=True, down_seconds=2.0)
     assert operator.status("healthz") == 200
     # Kubernetes' own controllers, which remove what the second one had, take their time to connect again.
-    until(lambda: runs(watched, "first", "third"), seconds=200)
+    until(lambda: runs(watched, "first", "third"), seconds=400)
     until(lambda: watched.get("rljob", "second") is None)
     assert watched.existing("rljob", "first")["status"]["trainerAttempt"] == 1
 

@@ -23,7 +23,7 @@ from reporting_coordinator import coordinator
 
 from rljob_core.messages import PoolSpeed
 
-pytestmark = pytest.mark.xdist_group("autoscaling")
+pytestmark = [pytest.mark.xdist_group("autoscaling"), pytest.mark.drawn("autoscaling on an API server", 4)]
 
 POOL = "sums-rollout-cpu"
 SCALED: Object = {

@@ -16,11 +16,11 @@ from pydantic import BaseModel, Field
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
+from rljob_cli.commands import app
 from rljob_cli.generate.crd import HEADER, files
 from rljob_cli.generate.yaml_files import as_yaml
-from rljob_cli.main import app
 from rljob_cli.manifest.differences import IMMUTABLE_ON_RESUME
-from rljob_core.spec import ApiModel, RLJob, RLJobStatus, RolloutPool, Rule
+from rljob_core.spec import ApiModel, RLJob, RLJobStatus, RolloutPool, Rule, Site
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import rollout_pool
 from rljob_operator.children.resolved_job import resolve_job
@@ -30,7 +30,11 @@ from rljob_operator.crd.schema import structural
 REPOSITORY = Path(__file__).parents[2]
 RULES = "x-kubernetes-validations"
 FREE_FORM = "x-kubernetes-preserve-unknown-fields"
-MODELS: dict[str, type[ApiModel]] = {"rljobs.yaml": RLJob, "rolloutpools.yaml": RolloutPool}
+MODELS: dict[str, type[ApiModel]] = {
+    "rljobs.yaml": RLJob,
+    "rolloutpools.yaml": RolloutPool,
+    "sites.yaml": Site,
+}
 
 Schema = dict[str, Any]
 MakeJob = Callable[..., RLJob]
@@ -120,10 +124,14 @@ def test_small_enough_for_client_side_apply(file: str) -> None:
 
 
 def test_names_and_subresources() -> None:
-    jobs, pools = (crds()[file]["spec"] for file in MODELS)
+    jobs, pools, sites = (crds()[file]["spec"] for file in MODELS)
     assert jobs["names"]["shortNames"] == ["rlj"]
     assert pools["names"]["shortNames"] == ["rlpool"]
+    assert sites["names"]["shortNames"] == ["rlsite"]
+    assert [kind["scope"] for kind in (jobs, pools, sites)] == ["Namespaced", "Namespaced", "Cluster"]
+    assert "all" not in sites["names"]["categories"]  # `kubectl get all` is about a namespace
     assert jobs["versions"][0]["subresources"] == {"status": {}}
+    assert sites["versions"][0]["subresources"] == {"status": {}}
     assert pools["versions"][0]["subresources"]["scale"]["labelSelectorPath"] == ".status.selector"
     for file, manifest in crds().items():
         names = manifest["spec"]["names"]
@@ -195,7 +203,10 @@ def _wrong(node: Schema) -> Iterator[str]:
     for rule in node.get(RULES, ()):
         if not rule["rule"] or not rule["message"] or "\n" in rule["message"]:
             yield "a rule needs an expression, and a message of one line"
-        if rule.get("fieldPath", ".").removeprefix(".") not in {"", *node.get("properties", ())}:
+        at: dict[str, Any] | None = node
+        for name in filter(None, rule.get("fieldPath", ".").split(".")):
+            at = None if at is None else at.get("properties", {}).get(name)
+        if at is None:
             yield f"no such field: {rule['fieldPath']}"
         if rule.get("reason", "FieldValueInvalid") not in _REASONS:
             yield f"no such reason: {rule['reason']}"
@@ -435,6 +446,18 @@ def test_defaults_are_those_of_the_models(manifest: dict[str, Any]) -> None:
     assert kept["spec"] == without_nulls(job.spec.model_dump(mode="json", by_alias=True))
 
 
+def test_a_site_s_defaults_are_those_of_its_model() -> None:
+    manifest: dict[str, Any] = {
+        "apiVersion": "rljob.dev/v1alpha1",
+        "kind": "Site",
+        "metadata": {"name": "east"},
+        "spec": {"link": {"bitsPerSecond": 100_000_000}},
+    }
+    kept = {**manifest, "spec": stored(manifest["spec"], schema_of("sites.yaml")["properties"]["spec"])}
+    assert kept["spec"]["graceSeconds"] == 600
+    assert Site.model_validate(kept) == Site.model_validate(manifest)
+
+
 def test_null_is_absent_except_where_it_has_a_meaning() -> None:
     schema = schema_of("rljobs.yaml")["properties"]["spec"]
     job = RLJob.model_validate(MINIMAL)
@@ -528,6 +551,7 @@ def test_what_only_grows() -> None:
 
 def test_what_is_immutable() -> None:
     assert immutable("rolloutpools.yaml") == {"spec.job", "spec.pool"}
+    assert immutable("sites.yaml") == {"spec.domain"}
     assert immutable("rljobs.yaml") == {
         "spec.managedBy",
         "spec.model.uri",
@@ -541,6 +565,12 @@ def test_what_is_immutable() -> None:
         *(f"spec.evaluation.data.{field}" for field in ("source", "dataset", "options", "seed")),
         "spec.reward.functions",
         "spec.algorithm.name",
+        *(
+            f"spec.rollout.environment{field}"
+            for field in (
+                "?", ".name", ".options", ".maxTurns", ".timeoutSeconds", ".episodeSeconds", ".network",
+            )
+        ),
         "spec.rollout.pools[].datacenter",
         "spec.trainer.backend",
         "spec.trainer.checkpoint.uri",
@@ -554,7 +584,7 @@ def test_a_cluster_keeps_at_least_what_a_resumed_run_keeps() -> None:
     kept = {path.removesuffix("?") for path in immutable("rljobs.yaml")}
     leaves = [p for p, n in nodes(schema_of("rljobs.yaml")) if "properties" not in n and not p.endswith(".*")]
     for fixed in IMMUTABLE_ON_RESUME:
-        below = {leaf for leaf in leaves if leaf == fixed or leaf.startswith(f"{fixed}.")}
+        below = {leaf for leaf in leaves if IMMUTABLE_ON_RESUME[fixed].keeps(fixed, leaf)}
         assert below
         assert below <= kept
 

@@ -191,7 +191,11 @@ def test_replicas_are_in_no_pod_template(make_job: MakeJob, defaults: ClusterDef
         ({"replicas": 2}, "2", 5),  # scaled to 5 by hand: it holds
         ({"replicas": 3}, "2", 3),  # the RLJob's own value has changed: it wins
         ({"scaling": {"minReplicas": 1, "maxReplicas": 8}}, "scaled", 5),
-        ({"scaling": {"minReplicas": 2, "maxReplicas": 8}}, "2", 2),  # handed over to the scaler
+        # Handed over to the scaler: the engines stay, as far as its bounds allow.
+        ({"scaling": {"minReplicas": 2, "maxReplicas": 8}}, "2", 5),
+        ({"scaling": {"minReplicas": 6, "maxReplicas": 8}}, "2", 6),
+        ({"scaling": {"minReplicas": 2, "maxReplicas": 4}}, "2", 4),
+        ({"replicas": 2}, "scaled", 2),  # and taken back
     ],
 )
 def test_whose_replica_count_a_pool_has(
@@ -201,6 +205,17 @@ def test_whose_replica_count_a_pool_has(
     found = children(job, defaults, pools={"cpu": pool("cpu", **{"rljob.dev/spec-replicas": annotation})})
     assert found["RolloutPool chain-sum-rollout-cpu"]["spec"]["replicas"] == replicas
     assert found["Deployment chain-sum-rollout-cpu"]["spec"]["replicas"] == replicas
+
+
+def test_a_pool_without_engines_is_handed_over_with_one_that_a_scaler_can_start_from(
+    make_job: MakeJob, defaults: ClusterDefaults
+) -> None:
+    """Kubernetes' HorizontalPodAutoscaler takes no notice of a pool of 0."""
+    job = make_job(rollout__pools=[{"name": "cpu", "scaling": {"minReplicas": 1, "maxReplicas": 8}}])
+    empty = pool("cpu", **{"rljob.dev/spec-replicas": "0"})
+    empty["spec"]["replicas"] = 0
+    found = children(job, defaults, pools={"cpu": empty})
+    assert found["RolloutPool chain-sum-rollout-cpu"]["spec"]["replicas"] == 1
 
 
 @pytest.mark.parametrize(("least", "most", "engines"), [(1, 4, 4), (1, 5, 5), (6, 9, 6), (5, 5, 5)])
@@ -215,6 +230,15 @@ def test_the_job_s_bounds_hold_and_the_scaler_s_figure_stays(
     assert manifest["spec"]["scaling"] == {"policy": "External", **scaling}
     assert found["Deployment chain-sum-rollout-cpu"]["spec"]["replicas"] == engines
     assert found["PodDisruptionBudget chain-sum-rollout-cpu"]["spec"]["minAvailable"] == engines - 1
+
+
+def test_a_drain_evicts_all_engines_of_a_spot_pool_at_once(
+    make_job: MakeJob, defaults: ClusterDefaults
+) -> None:
+    pools = [{"name": "spot", "replicas": 4, "interruptionsPerHour": 0.5}, {"name": "stays", "replicas": 4}]
+    found = children(make_job(rollout__pools=pools), defaults)
+    assert found["PodDisruptionBudget chain-sum-rollout-spot"]["spec"]["minAvailable"] == 0
+    assert found["PodDisruptionBudget chain-sum-rollout-stays"]["spec"]["minAvailable"] == 3
 
 
 def test_a_template_patch_is_merged_by_name(make_job: MakeJob, defaults: ClusterDefaults) -> None:

@@ -18,6 +18,7 @@ from rljob_operator import names
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets, desired
 from rljob_operator.children.resolved_job import resolve_job
+from rljob_operator.nats.accounts import Seeds, issuer
 
 Object = dict[str, Any]
 
@@ -28,6 +29,9 @@ DEFAULTS = ClusterDefaults(
     checkpoint_uri="pvc://rljob/checkpoints",
     trainer_log_uri="",
     per_job=True,
+    containers=True,  # as the operator has it on a cluster
+    revisions={"model": "found", "data": "found", "evaluation": "found"},
+    issuer=issuer(Seeds.complete({}, bytes)),
 )
 
 
@@ -36,7 +40,7 @@ def here(control_plane: SharedControlPlane) -> Any:
     """A namespace that enforces Restricted Pod Security, of a server that knows our kinds."""
     kubectl = control_plane.kubectl
     kubectl("apply", "--server-side", "--kustomize", str(CHECKOUT / "crds"))
-    for name in ("rljobs.rljob.dev", "rolloutpools.rljob.dev"):
+    for name in ("rljobs.rljob.dev", "rolloutpools.rljob.dev", "sites.rljob.dev"):
         kubectl.wait("condition=Established", f"crd/{name}")
     with own_namespace(kubectl, for_pods=True, operated=False) as name:
         kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
@@ -58,6 +62,12 @@ def read(file: Path) -> list[Object]:
 def job_of(file: Path) -> Object:
     (found,) = of_kind(read(file), "RLJob")
     return found
+
+
+def made_job(file: Path) -> RLJob:
+    """The job as an API server has it: credentials and keys are made of its uid."""
+    manifest = job_of(file)
+    return RLJob.model_validate({**manifest, "metadata": {**manifest["metadata"], "uid": "u-1"}})
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
@@ -99,7 +109,7 @@ def pod(workload: Object, namespace: str) -> Object:
 
 
 def test_two_pools_ask_for_what_they_should() -> None:
-    job = RLJob.model_validate(job_of(MANIFESTS / "examples/two-pools.yaml"))
+    job = made_job(MANIFESTS / "examples/two-pools.yaml")
     pools = {pool.name: {"metadata": {"uid": "u-2"}, "spec": {}} for pool in job.spec.rollout.pools}
     made = {
         f"{c['kind']} {c['metadata']['name']}": c
@@ -118,7 +128,7 @@ def test_two_pools_ask_for_what_they_should() -> None:
 
 def test_every_gang_has_the_gpus_of_its_ranks() -> None:
     for name, pods, gpus in (("vllm-gpu", 1, 4), ("deepspeed-nodes", 2, 8)):
-        job = RLJob.model_validate(job_of(MANIFESTS / f"examples/{name}.yaml"))
+        job = made_job(MANIFESTS / f"examples/{name}.yaml")
         pools = {pool.name: {"metadata": {"uid": "u-2"}, "spec": {}} for pool in job.spec.rollout.pools}
         (trainer,) = [
             c

@@ -11,9 +11,10 @@ import pytest
 from rljob_core.spec import RLJob
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.decisions.conditions import condition
-from rljob_operator.decisions.observe import JobMetrics
+from rljob_operator.decisions.job_metrics import JobMetrics
 from rljob_operator.decisions.status import Phase
-from rljob_operator.reconcile.reconcile import Pass, Reconciler
+from rljob_operator.reconcile.outcome import Pass
+from rljob_operator.reconcile.reconcile import Reconciler
 
 MakeJob = Callable[..., RLJob]
 RAISED = (

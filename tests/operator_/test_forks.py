@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from rljob_core.spec import RLJob
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.cluster.local.execute import Process, StartAbandoned
+from rljob_operator.cluster.local.fork_server import ForkServerProcess
 from rljob_operator.cluster.local.forks import Forked, Forks
 from rljob_operator.cluster.local.pod import Launch
 
@@ -59,13 +61,26 @@ def config(make_job: Callable[..., RLJob], defaults: ClusterDefaults, tmp_path: 
     return config
 
 
+def comes(file: Path) -> bool:
+    """Wait for a minute until there is this file; whether there is."""
+    end = time.monotonic() + 300
+    while not file.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    return file.exists()
+
+
 class Started:
     """Starts roles, with a log each."""
 
-    def __init__(self, folder: Path, nats: str) -> None:
+    def __init__(self, folder: Path, nats: str, *, ahead: bool = False) -> None:
         self.folder = folder
         self.environment = {**os.environ, worker_protocol.DIE_WITH_PARENT: "1"}
-        self.forks = Forks(self.environment, folder / "fork-server.log")
+        self.server = ForkServerProcess(self.environment) if ahead else None
+        self.forks = Forks(
+            self.server.environment if self.server else self.environment,
+            folder / "fork-server.log",
+            server=self.server,
+        )
         self.unwanted = asyncio.Event()
         self._own = {worker_protocol.NATS_URL: nats, worker_protocol.CONFIG: str(folder / "job.json")}
 
@@ -152,3 +167,24 @@ async def test_a_start_that_is_not_wanted_any_more_is_not_waited_for(started: St
     with pytest.raises(StartAbandoned):
         await starting
     assert psutil.Process(first.pid).is_running()
+
+
+async def test_roles_are_forked_from_a_server_that_runs_already(
+    tmp_path: Path, config: JobConfig, silent_server: str
+) -> None:
+    before = running_children()
+    started = Started(tmp_path, silent_server, ahead=True)
+    assert started.server is not None
+    (server,) = running_children() - before
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "a_users_module.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
+    started.server.add_variables({"PYTHONPATH": str(modules)})
+    started.server.import_ahead(["a_users_module"])
+    assert await asyncio.to_thread(comes, tmp_path / "imported")  # nothing is to be forked yet
+    role = await started.start("streams", PYTHONPATH=str(modules))
+    assert psutil.Process(role.pid).ppid() == server.pid
+    await started.forks.close()
+    started.server.end()
+    assert await role.wait() == -signal.SIGKILL
+    assert running_children() <= before

@@ -16,8 +16,10 @@ from rljob_core.spec import RLJob
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.port import Ref
 from rljob_operator.decisions.conditions import condition
-from rljob_operator.decisions.observe import JobMetrics
+from rljob_operator.decisions.job_metrics import JobMetrics
 from rljob_operator.reconcile.reconcile import RESYNC_SECONDS, Reconciler
+
+pytestmark = pytest.mark.drawn("scaling on an API server", 7)
 
 POOLS = [
     {

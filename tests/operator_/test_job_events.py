@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from small_job import MakeJob
 
 from rljob_core.spec import AutoscaledPoolStatus, AutoscalingStatus, RLJobStatus
-from rljob_operator.decisions.job_events import events, field_warnings
+from rljob_operator.decisions.job_events import events
 
 
 def status(*conditions: tuple[str, str, str], message: str = "", **fields: Any) -> RLJobStatus:
@@ -121,16 +120,3 @@ def test_what_the_operator_scales_itself_it_says_why(message: str, why: str) -> 
     after = status(**pools(a=5, b=2)).model_copy(update={"autoscaling": decided})
     said = [event.message for event in events(status(**pools(a=2, b=1)), after)]
     assert said == [f"pool a: 2 → 5 engines{why}", "pool b: 1 → 2 engines"]
-
-
-def test_fields_without_effect_are_warned_of_once_per_generation(make_job: MakeJob) -> None:
-    pools = [{"name": "a", "datacenter": "east"}, {"name": "b", "datacenter": "west"}]
-    job = make_job(rollout__pools=pools)
-    found = field_warnings(job, RLJobStatus())
-    assert {(event.type, event.reason) for event in found} == {("Warning", "FieldHasNoEffect")}
-    assert [event.message for event in found] == [
-        "spec.rollout.pools[0].datacenter has no effect until pools can run in other datacenters",
-        "spec.rollout.pools[1].datacenter has no effect until pools can run in other datacenters",
-    ]
-    assert field_warnings(job, RLJobStatus(observed_generation=1)) == ()
-    assert field_warnings(make_job(), RLJobStatus()) == ()

@@ -21,7 +21,7 @@ from ruamel.yaml import YAML
 from tests.draw import draw
 from typer.testing import CliRunner
 
-from rljob_cli.main import app
+from rljob_cli.commands import app
 from rljob_core.spec import RLJob
 from rljob_operator.cluster.kube.api import KubeApi
 from rljob_operator.cluster.kube.errors import ApiError
@@ -137,6 +137,8 @@ def jobs() -> Iterator[Object]:
             and "nodeSelector" not in json.dumps(change)
         ):
             continue
+        if change.get("model", {}).get("cache") == "s3://forbidden/x":  # the API takes claims only
+            continue
         yield completed(change)
 
 
@@ -150,6 +152,14 @@ def completed(change: Object) -> Object:
         change["evaluation"]["everySteps"] = 1
     if "data" in change.get("evaluation", {}):
         change["evaluation"]["data"].setdefault("dataset", "chain_sum")
+    for tracker in change.get("trackers", []):
+        tracker.setdefault("name", "tensorboard")
+    for data in (change.get("data", {}), change.get("evaluation", {}).get("data", {})):
+        if "://" in data.get("dataset", ""):
+            data["source"] = "jsonl"
+    if "environment" in change.get("rollout", {}):
+        change["rollout"]["environment"].setdefault("name", "game:Game")
+        change["reward"] = {"functions": ["environment"]}
     for place in change.get("networking", {}).get("egress", []):
         if "cidr" in place:
             place["cidr"] = "10.0.0.0/8"
@@ -215,11 +225,16 @@ def refusal(kubectl: Kubectl, spec: Object) -> str:
     return Namespace(kubectl).refuses({**manifest("tried"), "spec": spec})
 
 
-async def test_both_refuse_the_same_wherever_it_is_named(enforced: Kubectl, crds: SharedControlPlane) -> None:
-    api, namespace = KubeApi(KubeLogin(crds.kubeconfig)), str(enforced.namespace)
+def test_every_job_here_is_one_that_the_api_takes() -> None:
     every = list(jobs())
     assert len(every) > 200
-    tried = [job_of(spec, namespace) for spec in draw("names of jobs", every, 40)]
+    for spec in every:
+        RLJob.model_validate(job_of(spec))
+
+
+async def test_both_refuse_the_same_wherever_it_is_named(enforced: Kubectl, crds: SharedControlPlane) -> None:
+    api, namespace = KubeApi(KubeLogin(crds.kubeconfig)), str(enforced.namespace)
+    tried = [job_of(spec, namespace) for spec in draw("names of jobs", list(jobs()), 40)]
     expected = [operator_s_refusal(job, RULES).partition("; RLJobs")[0] for job in tried]
     said = [await answer(api, job) for job in tried]
     await api.close()
@@ -288,6 +303,18 @@ def test_what_is_allowed_passes_and_the_rest_can_be_suspended(enforced: Kubectl)
     watched("delete", "rljob", "sums")
     enforced("patch", "configmap", CONFIG_MAP, "--type=merge", patch(f"{enforced.namespace}.secrets", None))
     until(lambda: refusal(enforced, spec) == "")
+
+
+def test_where_any_server_is_allowed_a_deep_claim_is_refused_by_both(enforced: Kubectl) -> None:
+    tracker = {"name": "Mine", "options": {"a": [{"b": {"c": "pvc://others/x"}}]}}
+    spec = {**BASE, "trackers": [tracker]}
+    rules = {**RULES, "servers": "*"}
+    said = operator_s_refusal(job_of(spec, str(enforced.namespace)), rules)
+    assert "may not name these PersistentVolumeClaims: spec.trackers.options (nested too deep)" in said
+    enforced("patch", "configmap", CONFIG_MAP, "--type=merge", patch("servers", "*"))
+    until(lambda: said in refusal(enforced, spec))
+    enforced("patch", "configmap", CONFIG_MAP, "--type=merge", patch("servers", RULES["servers"]))
+    until(lambda: "these servers" in refusal(enforced, {**BASE, "trackers": [{"name": "Mine"}]}))
 
 
 def patch(key: str, value: str | None) -> str:
@@ -424,7 +451,7 @@ def test_the_operator_makes_nothing_of_a_job_that_the_rules_forbid(
         watched.apply(manifest("sums", imagePullSecrets=["registry"], steps=4))
         until(lambda: watched.existing("rljob", "sums")["status"]["observedGeneration"] == 2)
         assert watched.children() == children_of("sums") - {"deployment/sums-reward"}, "what runs goes on"
-        watched("delete", "rljob", "sums", "--timeout=60s")
+        watched("delete", "rljob", "sums", "--timeout=300s")
 
 
 DENIED: Object = {

@@ -75,7 +75,7 @@ async def followed(server: KubeApi, cache: KubeCache, done: Callable[[], bool]) 
 
 
 async def until(done: Callable[[], bool], running: asyncio.Task[None]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while not done():
             assert not running.done()
             await asyncio.sleep(0.01)

@@ -17,6 +17,7 @@ from operators import Namespace, manifest, until
 from ruamel.yaml import YAML
 
 from rljob_operator.nats import accounts as nats_accounts
+from rljob_operator.reconcile.leader_election import LEADER_LABEL
 from rljob_operator.settings import Settings
 from rljob_runtime.messaging.nats.server import binary
 
@@ -53,6 +54,9 @@ def every(kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         "open-nats": opened,
         "nats-cluster": CLUSTER,
         "keda": KEDA,
+        "node-notices": moved(
+            MANIFESTS, "rljob-system", folder / "notices", components=[component("node-notices", folder)]
+        ),
     }
     return {name: rendered(kubectl, folder) for name, folder in folders.items()}
 
@@ -269,7 +273,7 @@ def test_the_operator_reads_all_that_it_is_given(every: dict[str, list[Object]],
         given = {name: value for name, value in environment(objects).items() if isinstance(value, str)}
         if "RLJOB_NATS_ISSUER" in given:
             given["RLJOB_NATS_ISSUER"] = str(tmp_path / nats_accounts.ISSUER_FILE)
-        asked = Asked({**given, "WATCH_NAMESPACES": "team-a"})
+        asked = Asked({**given, "WATCH_NAMESPACES": "team-a", "POD_NAMESPACE": "rljob-system"})
         settings = Settings.read(asked)
         assert environment(objects).keys() <= asked.names
         assert settings.defaults.nats_url == given["RLJOB_NATS_URL"]
@@ -315,7 +319,8 @@ def test_keda_reaches_the_operator(every: dict[str, list[Object]]) -> None:
     assert "RLJOB_KEDA_ADDRESS" not in environment(every["base"])
     service = one(objects, "Service", "rljob-external-scaler")
     operator = one(objects, "Deployment", "rljob-operator")
-    assert service["spec"]["selector"] == operator["spec"]["template"]["metadata"]["labels"]
+    labels = operator["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"] == {**labels, LEADER_LABEL: "true"}
     (target,) = service["spec"]["ports"]
     listening = {p["name"]: p["containerPort"] for p in pod_of(operator)["containers"][0]["ports"]}
     assert (target["port"], listening[target["targetPort"]]) == (port, port)
@@ -335,6 +340,21 @@ def test_keda_reaches_the_operator(every: dict[str, list[Object]]) -> None:
     page = (CHECKOUT / "docs/autoscaling.md").read_text()
     shown = (KEDA / "scaled-object.yaml").read_text().partition("apiVersion")[2]
     assert shown in page
+
+
+def test_the_operator_watches_nodes_where_it_is_to_and_needs_no_more_for_it(
+    every: dict[str, list[Object]],
+) -> None:
+    objects = every["node-notices"]
+    taints = environment(objects)["RLJOB_NOTICE_TAINTS"].split(",")
+    page = (CHECKOUT / "docs/autoscaling.md").read_text()
+    assert [taint for taint in taints if f"`{taint}`" not in page] == []
+    assert "RLJOB_NOTICE_TAINTS" not in environment(every["base"])
+    role = one(objects, "ClusterRole", "rljob-operator-nodes")
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]}]
+    binding = one(objects, "ClusterRoleBinding", "rljob-operator-nodes")
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == one(objects, "ClusterRoleBinding", "rljob-operator")["subjects"]
 
 
 def test_the_operator_reaches_a_server_elsewhere(every: dict[str, list[Object]]) -> None:
@@ -367,6 +387,7 @@ def test_with_a_server_elsewhere_there_is_none_of_ours(every: dict[str, list[Obj
         *((kind, "nats") for kind in ("Service", "ConfigMap", "StatefulSet")),
         *((kind, "rljob-nats-setup") for kind in ("Job", "ServiceAccount", "Role", "RoleBinding")),
         *(("NetworkPolicy", name) for name in ("nats", "rljob-nats-setup")),
+        ("Role", "rljob-nats-port-forward"),
     }
     assert environment(objects) == {
         **environment(every["base"]),
@@ -464,7 +485,9 @@ def test_an_operator_for_some_namespaces_has_rights_in_these(kubectl: Kubectl, t
     files = shown("Open namespaces")
     objects = rendered(kubectl, kustomization(files, tmp_path / "own"))
     assert environment(objects)["WATCH_NAMESPACES"] == "team-a"
-    assert not of_kind(objects, "ClusterRoleBinding")
+    assert list(names(objects, "ClusterRoleBinding")) == [
+        "rljob-operator-sites"
+    ]  # it reads Sites, and no more
     binding = one(objects, "RoleBinding", "rljob-operator")
     assert binding["roleRef"]["name"] in names(objects, "ClusterRole")
     (subject,) = binding["subjects"]

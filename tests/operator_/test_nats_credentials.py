@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from cluster_jobs import lasting_credentials
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
-from rljob_cli.main import app
+from rljob_cli.commands import app
 from rljob_core.errors import SpecError
 from rljob_core.ports import Channel
 from rljob_core.spec import API_VERSION, RLJob, RLJobSpec
@@ -33,6 +34,7 @@ from rljob_operator.nats.credentials import (
 from rljob_operator.nats.job_accounts import connections_of, job_accounts
 from rljob_operator.nats.jwt import NkeyKind, derived_seed, public_key, seed_of, token
 from rljob_operator.nats.permissions import ANNOUNCEMENTS, REPORTS, SERVICES, Holder, permissions
+from rljob_operator.nats.site_accounts import SiteAccounts
 
 
 def claims_of(jwt: str) -> dict[str, Any]:
@@ -147,7 +149,8 @@ def test_a_role_is_held_to_its_own_job_and_its_own_inbox(holder: Holder) -> None
     assert allowed["allowed_connection_types"] == ["STANDARD"]
     assert allowed["pub"]["allow"]
     for subject in allowed["pub"]["allow"]:
-        assert "team_sums_u-1" in subject or subject.startswith("rljob.team.sums.u-1.")
+        own = "team_sums_u-1" in subject or subject.startswith("rljob.team.sums.u-1.")
+        assert own or subject == "to.*.rljob.team.sums.u-1.>"
 
 
 def test_nobody_fills_the_streams_of_a_job_that_runs() -> None:
@@ -159,7 +162,8 @@ def test_nobody_fills_the_streams_of_a_job_that_runs() -> None:
 def test_what_a_role_may_ask_reaches_the_streams_account(holder: Holder) -> None:
     names = StreamNames.of_job(namespace="team", job="sums", uid="u-1")
     for subject in permissions(holder, names, uid="u-1").publish:
-        assert any(matches(service, subject.replace("*", "x").replace(">", "x")) for service in SERVICES)
+        services = (*SERVICES, names.by_way_of("*"))  # the second one only of a job that has sites
+        assert any(matches(service, subject.replace("*", "x").replace(">", "x")) for service in services)
 
 
 NAMES = StreamNames.of_job(namespace="team", job="sums", uid="u-1")
@@ -172,6 +176,7 @@ NAMES = StreamNames.of_job(namespace="team", job="sums", uid="u-1")
         (NAMES.subject_of(Channel.VERSIONS, "policy"), {Holder.COORDINATOR, Holder.RESTORER}),
         (NAMES.subject_of(Channel.METRICS, "steps"), {Holder.COORDINATOR, Holder.RESTORER}),
         (NAMES.subject_of(Channel.WORK, "engine.pod-0.ab12"), {Holder.COORDINATOR}),
+        (NAMES.subject_of(Channel.WORK, "site.east.engine.pod-0.ab12"), {Holder.COORDINATOR}),
         (NAMES.subject_of(Channel.TRAINING, "trainer.1"), {Holder.COORDINATOR}),
         (NAMES.subject_of(Channel.TRAJECTORIES, "payload"), {Holder.ROLLOUT, Holder.RESTORER}),
         (NAMES.subject_of(Channel.PROGRESS, "g0.0"), {Holder.ROLLOUT}),
@@ -202,7 +207,7 @@ NAMES = StreamNames.of_job(namespace="team", job="sums", uid="u-1")
         (f"$JS.API.CONSUMER.MSG.NEXT.{NAMES.stream(Channel.TRAJECTORIES)}.reward", {Holder.REWARD}),
         (
             f"$JS.API.DIRECT.GET.{NAMES.stream(Channel.LEDGER)}",
-            {Holder.COORDINATOR, Holder.READER, Holder.RESTORER},
+            {Holder.COORDINATOR, Holder.READER, Holder.RESTORER, Holder.VIEWER},
         ),
         (f"$JS.API.CONSUMER.DELETE.{NAMES.stream(Channel.EVENTS)}.coordinator", set()),
         (f"$JS.API.CONSUMER.CREATE.{NAMES.signal_stream}.x.{NAMES.signal_subject}>", set()),
@@ -225,12 +230,15 @@ def test_who_may_publish_where(subject: str, holders: set[Holder]) -> None:
 @pytest.mark.parametrize(
     ("subject", "holders"),
     [
-        (NAMES.subject_of(Channel.LEDGER, ">"), {Holder.COORDINATOR, Holder.READER, Holder.RESTORER}),
-        (NAMES.subject_of(Channel.TRAJECTORIES, ">"), {Holder.COORDINATOR, Holder.READER}),
-        (NAMES.subject_of(Channel.REWARDS, ">"), {Holder.COORDINATOR, Holder.READER}),
-        (NAMES.subject_of(Channel.VERSIONS, ">"), {Holder.ROLLOUT, Holder.READER}),
-        (NAMES.subject_of(Channel.METRICS, ">"), {Holder.READER}),
-        (f"{NAMES.signal_subject}>", {Holder.COORDINATOR, Holder.READER}),
+        (
+            NAMES.subject_of(Channel.LEDGER, ">"),
+            {Holder.COORDINATOR, Holder.READER, Holder.RESTORER, Holder.VIEWER},
+        ),
+        (NAMES.subject_of(Channel.TRAJECTORIES, ">"), {Holder.COORDINATOR, Holder.READER, Holder.VIEWER}),
+        (NAMES.subject_of(Channel.REWARDS, ">"), {Holder.COORDINATOR, Holder.READER, Holder.VIEWER}),
+        (NAMES.subject_of(Channel.VERSIONS, ">"), {Holder.ROLLOUT, Holder.READER, Holder.VIEWER}),
+        (NAMES.subject_of(Channel.METRICS, ">"), {Holder.READER, Holder.TRACKER, Holder.VIEWER}),
+        (f"{NAMES.signal_subject}>", {Holder.COORDINATOR, Holder.READER, Holder.VIEWER}),
         (NAMES.subject_of(Channel.WORK, ">"), {Holder.ROLLOUT}),
         (NAMES.subject_of(Channel.TRAINING, ">"), {Holder.TRAINER}),
         (NAMES.subject_of(Channel.EVENTS, ">"), set()),
@@ -443,6 +451,30 @@ def test_another_generation_has_other_keys_of_roles_and_of_nothing_else() -> Non
 
 
 # ------------------------------------------------------------------------------------------------ rljob nats-init
+
+
+def test_nats_site_prints_what_connects_both_servers(tmp_path: Path) -> None:
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(app, ["nats-site", *arguments])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    hub, site = (nats_accounts.issuer(Seeds.complete({}, os.urandom)) for _ in range(2))
+    (tmp_path / "hub.json").write_text(hub.text())
+    (tmp_path / "site.json").write_text(site.text())
+    credentials = run("east", str(tmp_path / "hub.json"))
+    assert credentials == SiteAccounts(hub, "east").leaf_credentials()
+    assert "SAA" not in credentials
+    lines = run("east", str(tmp_path / "site.json"), "--hub", "nats-leaf://hub.example:7422")
+    assert SiteAccounts(site, "east", at_site=True).border in lines
+    assert hub.signing_seed not in credentials
+    wrong = CliRunner().invoke(app, ["nats-site", "east", str(tmp_path / "gone.json")])
+    assert wrong.exit_code == 2
+    (tmp_path / "no.json").write_text("{}")
+    assert (
+        "is no issuer.json"
+        in CliRunner().invoke(app, ["nats-site", "east", str(tmp_path / "no.json")]).output
+    )
 
 
 def test_nats_init_writes_the_same_again(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def run(kubeconfig: Path, namespace: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "RLJOB_NAMESPACE": namespace}
     arguments = [sys.executable, "-m", "rljob_operator.nats.setup"]
     return subprocess.run(
-        arguments, env=environment, capture_output=True, text=True, timeout=200, check=False
+        arguments, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
 
 

@@ -51,7 +51,7 @@ def test_a_job_gets_its_children_and_they_go_with_it(operator: Operator, watched
     # There is no node.
     until(lambda: (watched.condition("sums", "Ready") or {}).get("reason") == "Unschedulable")
     assert not watched.is_true("sums", "Ready")
-    watched("delete", "rljob", "sums", "--timeout=60s")
+    watched("delete", "rljob", "sums", "--timeout=300s")
     assert not watched.children()
 
 
@@ -136,7 +136,7 @@ def test_a_failed_job_keeps_the_trainers_pods_and_their_log_until_it_is_deleted(
     found = next(word for word in command[1].split() if word.startswith("--selector="))
     assert watched("get", "pods", found, "--output=name").strip() == pod
     assert watched.get("job", "sums-trainer-1")
-    watched("delete", "rljob", "sums", "--timeout=60s")
+    watched("delete", "rljob", "sums", "--timeout=300s")
     until(lambda: not watched("get", "jobs,pods", "--selector=rljob.dev/job=sums", "--output=name"))
 
 
@@ -181,11 +181,11 @@ async def test_figures_come_from_the_workers_and_streams_go_with_the_job(
         status = (watched.get("rljob", "sums") or {}).get("status", {})
         return (status.get("step"), status.get("stalenessMax"), status.get("rewardMean")) == (3, 2, 0.75)
 
-    async with asyncio.timeout(200):
+    async with asyncio.timeout(600):
         # As a coordinator does it, again and again: the operator may not listen yet when the first one comes.
         while not await asyncio.to_thread(shown):
             await store.publish(Channel.METRICS, "steps", STEP_METRICS.dump_json(line))
-    await asyncio.to_thread(watched, "delete", "rljob", "sums", "--timeout=60s")
+    await asyncio.to_thread(watched, "delete", "rljob", "sums", "--timeout=300s")
     streams = await store._connection.call("STREAM.NAMES", {"subject": f"rljob.{watched.name}.>"})
     assert not streams.get("streams")
     await store.close()

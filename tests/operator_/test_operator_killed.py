@@ -19,7 +19,7 @@ from e2e.harness.fixtures import SharedControlPlane
 from e2e.harness.nats_server import EmbeddedServer
 from operators import Namespace, Object, Operator, children_of, manifest, until
 
-pytestmark = pytest.mark.xdist_group("operator-killed")
+pytestmark = [pytest.mark.xdist_group("operator-killed"), pytest.mark.drawn("operators that are killed", 5)]
 
 
 class TrainerJobs:

@@ -80,7 +80,7 @@ class Watched:
 
 async def until(condition: Callable[[], Any]) -> Any:
     """The condition's first true value; the test's own time limit ends the wait."""
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(300):
         while True:
             value = condition()
             if asyncio.iscoroutine(value):
@@ -267,6 +267,28 @@ async def test_a_process_is_ready_once_it_says_so_and_its_config_is_there(local:
     assert (await local.get("Deployment"))["status"]["readyReplicas"] == 0
     (local.cluster.folder / "pods" / "rollout-0" / "volumes" / "run" / "ready.go").touch()
     await until(lambda: ready_replicas(local, 1))
+
+
+async def test_an_empty_volume_lives_as_long_as_its_pod(local: Watched) -> None:
+    script = """
+        import pathlib, sys, time
+        kept = pathlib.Path("volume-path/kept")
+        print("kept", kept.exists(), flush=True)
+        if kept.exists():
+            time.sleep(600)
+        kept.touch()
+        sys.exit(1)
+    """
+    volume = local.cluster.folder / "pods" / "rollout-0" / "volumes" / "run"
+    volume.mkdir(parents=True)
+    (volume / "kept").touch()  # of an earlier pod of this name
+    manifest = deployment("rollout", script.replace("volume-path", str(volume)))
+    spec = manifest["spec"]["template"]["spec"]
+    spec["containers"][0]["volumeMounts"] = [{"name": "run", "mountPath": "/run/rljob"}]
+    spec["volumes"] = [{"name": "run", "emptyDir": {}}]
+    await local.cluster.apply(manifest)
+    await until(lambda: "kept True" in local.log("rollout-0"))
+    assert "kept False" in local.log("rollout-0")
 
 
 async def test_what_ignores_sigterm_is_killed_with_all_it_started(local: Watched) -> None:

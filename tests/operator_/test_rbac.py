@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import gang_crds
 import pytest
 from e2e.harness.control_plane import ControlPlane
 from e2e.harness.errors import ClusterError
@@ -24,6 +25,15 @@ from e2e.harness.nats_server import EmbeddedServer
 from installation import MANIFESTS, NAMESPACED, Object, installed, kubeconfig_of, moved, of_kind, rendered
 from operators import Namespace, Operator, manifest, until
 
+from rljob_cli.kubectl.cluster import ClusterChoice, UserCluster
+from rljob_cli.kubectl.describe import describe
+from rljob_cli.kubectl.refusals import ClusterRefused
+from rljob_cli.kubectl.viewer import JobViewer
+from rljob_cli.run_folder.folder import Identity
+from rljob_cli.run_folder.streams import store_of
+from rljob_core.errors import StoreUnavailable
+from rljob_core.ports import Channel
+from rljob_operator.cluster.gang_kinds import GangKind
 from rljob_operator.cluster.kube.api import KubeApi
 from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.kinds import KINDS
@@ -89,11 +99,14 @@ def granted(rules: list[Object]) -> set[Right]:
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    flags = {"kube-apiserver": ["--enable-admission-plugins=OwnerReferencesPermissionEnforcement"]}
+    enforcing = "--enable-admission-plugins=OwnerReferencesPermissionEnforcement"
+    flags = {"kube-apiserver": [enforcing, *gang_crds.WORKLOADS["kube-apiserver"]]}
     with installed(tmp_path_factory.mktemp("rbac"), audit=True, flags=flags) as control_plane:
         for policies in ("operator", "namespaces/enforce"):
             folder = MANIFESTS / "policies" / policies
             control_plane.kubectl("apply", "--kustomize", str(folder), "--validate=strict")
+        for crd in (gang_crds.COSCHEDULING, gang_crds.VOLCANO):
+            gang_crds.install(control_plane.kubectl, crd)
         yield Installation(control_plane)
 
 
@@ -112,8 +125,7 @@ CLOSED = "rljob.dev/enabled-"
 
 def job(name: str, **spec: Any) -> Object:
     """With a trainer of two nodes, which has a Service."""
-    trainer = {"numNodes": 2, "checkpoint": {"uri": "pvc://shared/checkpoints"}}
-    return manifest(name, trainer=trainer, **spec)
+    return manifest(name, trainer={"numNodes": 2, **CHECKPOINT}, **spec)
 
 
 # ---------------------------------------------------------------------------------------------- scenes
@@ -178,7 +190,7 @@ def suspended(watched: Namespace) -> None:
 
 def deleted(watched: Namespace) -> None:
     """A job is deleted while it runs."""
-    watched("delete", "rljob", "sums", "--timeout=60s")
+    watched("delete", "rljob", "sums", "--timeout=300s")
 
 
 def expired(watched: Namespace) -> None:
@@ -187,7 +199,34 @@ def expired(watched: Namespace) -> None:
     until(lambda: watched.get("rljob", "late") is None)
 
 
-SCENES = (trained, on_a_lost_node, suspended, deleted, expired)
+def at_a_site(watched: Namespace) -> None:
+    """A job waits for the Site that one of its pools names."""
+
+    def waits_for_it() -> bool:
+        return (watched.condition("far", "Stalled") or {}).get("reason") == "UnknownSite"
+
+    pools = [{"name": "cpu", "datacenter": "east", "replicas": 0}]
+    watched.apply(manifest("far", rollout={"pools": pools}, weights={"transport": "Nats"}))
+    until(waits_for_it)
+    site: Object = {"apiVersion": "rljob.dev/v1alpha1", "kind": "Site", "metadata": {"name": "east"}}
+    watched.apply({**site, "spec": {"namespaces": [watched.name]}})
+    until(lambda: not waits_for_it())
+    watched("delete", "rljob", "far", "--timeout=300s")
+
+
+def in_gangs(watched: Namespace) -> None:
+    """Trainers whose pods are placed together, by whatever places them; `trained` has the object of kube-scheduler."""
+    for kind in (GangKind.POD_GROUP, GangKind.VOLCANO):
+        watched.apply(manifest("many", trainer={"numNodes": 2, "gang": kind.value, **CHECKPOINT}))
+        groups = f"{kind.plural}.{kind.api_version.partition('/')[0]}"
+        watched.existing(groups, "many-trainer-1")
+        watched("delete", "rljob", "many", "--timeout=300s")
+        assert watched.names(groups) == []
+
+
+CHECKPOINT = {"checkpoint": {"uri": "pvc://shared/checkpoints"}}
+
+SCENES = (trained, on_a_lost_node, suspended, deleted, expired, at_a_site, in_gangs)
 
 
 # ---------------------------------------------------------------------------------------------- tests
@@ -207,6 +246,22 @@ def nats_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     asyncio.run(server.kill())
 
 
+def elected(system: Kubectl) -> dict[str, str]:
+    """What a process of the operator is given to be elected, of two pods: the other one was before."""
+    for name, labels in {"new": {}, "old": {"rljob.dev/leader": "true"}}.items():
+        labels |= {"app.kubernetes.io/name": "rljob-operator"}
+        closed = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        spec = {
+            "containers": [{"name": "operator", "image": "any", "securityContext": closed}],
+            "serviceAccountName": "rljob-operator",
+            "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        }
+        system.apply(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}
+        )
+    return {"RLJOB_LEASE": "rljob-operator", "POD_NAME": "new", "POD_NAMESPACE": "rljob-system"}
+
+
 def test_the_operator_needs_what_its_role_grants_and_no_more(
     installation: Installation, nats_url: str, tmp_path: Path
 ) -> None:
@@ -214,11 +269,16 @@ def test_the_operator_needs_what_its_role_grants_and_no_more(
     watched = opened(kubectl, "team")
     account = kubeconfig_of(kubectl, "rljob-operator", "rljob-system", tmp_path / "operator.kubeconfig")
     user = "system:serviceaccount:rljob-system:rljob-operator"
-    with Operator(account, nats_url, "", tmp_path / "operator.log"):
+    system = kubectl.within("rljob-system")
+    with Operator(account, nats_url, "", tmp_path / "operator.log", **elected(system)):
         for scene in SCENES:
             scene(watched)
             assert installation.refused(user) == []
-    role = granted(kubectl.json("get", "clusterrole", "rljob-operator")["rules"])
+    assert system("get", "pods", "--selector=rljob.dev/leader=true", "--output=name").split() == ["pod/new"]
+    assert system.json("get", "lease", "rljob-operator")["spec"]["leaseTransitions"] == 0
+    roles = [kubectl.json("get", "clusterrole", f"rljob-operator{part}")["rules"] for part in ("", "-sites")]
+    roles.append(system.json("get", "role", "rljob-operator-lease")["rules"])
+    role = granted([rule for rules in roles for rule in rules])
     used = set(installation.used(user))
     assert sorted(used - role) == [], "used, but by another grant than its own"
     assert sorted(role - used - NOT_YET) == [], "granted, and not used"
@@ -242,6 +302,7 @@ def test_in_one_namespace_a_role_is_enough(installation: Installation, nats_url:
     # The policies know it by its name, whatever its namespace.
     with pytest.raises(ClusterError, match=r"'rljob-operator'.*only objects whose controller is an RLJob"):
         watched("create", "configmap", "new", f"--as={user}")
+    watched("auth", "can-i", "create", "leases.coordination.k8s.io", f"--as={user}")
 
 
 def named(kind: str, name: str) -> Object:
@@ -369,7 +430,7 @@ def test_a_job_goes_on_once_its_namespace_is_open_and_ends_where_it_is_not(
         until(lambda: watched.refuses(job("tried")))
         watched.apply(job("sums", steps=4, suspend=True))  # with what an audit reads, which is refused
         until(lambda: not watched.children())
-        watched("delete", "rljob", "sums", "--timeout=60s")
+        watched("delete", "rljob", "sums", "--timeout=300s")
 
 
 WEB: Object = {
@@ -391,6 +452,11 @@ BODIES: dict[str, Object] = {
     "NetworkPolicy": {"spec": {"podSelector": {}}},
     "PodDisruptionBudget": {"spec": {"minAvailable": 1}},
     "RolloutPool": {"spec": {"job": "sums", "pool": "cpu", "config": "{}", "template": {}}},
+    GangKind.WORKLOAD.qualified: {
+        "spec": {"podGroups": [{"name": "trainer", "policy": {"gang": {"minCount": 2}}}]}
+    },
+    GangKind.POD_GROUP.qualified: {"spec": {"minMember": 2}},
+    GangKind.VOLCANO.qualified: {"spec": {"minMember": 2}},
 }
 """What the operator writes besides jobs and events, as small as the API server takes it."""
 
@@ -408,7 +474,8 @@ def child(kind: str, name: str, owner: Object) -> Object:
         "labels": {"rljob.dev/job": "sums"},
         "ownerReferences": [claims],
     }
-    return {"apiVersion": KINDS[kind][0], "kind": kind, "metadata": metadata, **BODIES[kind]}
+    said = {"apiVersion": KINDS[kind][0], "kind": kind.partition(".")[0]}
+    return {**said, "metadata": metadata, **BODIES[kind]}
 
 
 async def test_in_a_closed_namespace_the_operator_s_token_writes_nothing(
@@ -498,3 +565,92 @@ def test_no_tenant_opens_a_namespace(installation: Installation) -> None:
     for user in ("tenant", "system:serviceaccount:rljob-system:rljob-operator"):
         for verb in ("update", "patch"):
             assert not theirs.succeeds("auth", "can-i", verb, "namespaces/theirs", f"--as={user}")
+
+
+# ---------------------------------------------------------------------------------------------- people who look on
+
+
+def test_who_may_view_jobs_and_forward_ports_reads_a_job_s_streams_and_nothing_else(
+    installation: Installation, nats_url: str, tmp_path: Path
+) -> None:
+    """With `kubectl rljob`: what it does is what the two roles grant."""
+    kubectl = installation.control_plane.kubectl
+    watched, other = opened(kubectl, "seen"), opened(kubectl, "unseen")
+    watched("create", "serviceaccount", "looker")
+    user = "system:serviceaccount:seen:looker"
+    bound = "--serviceaccount=seen:looker"
+    watched("create", "rolebinding", "looker", "--clusterrole=rljob-view", bound)
+    system = kubectl.within("rljob-system")
+    system("create", "rolebinding", "looker", "--role=rljob-nats-port-forward", bound)
+    account = kubeconfig_of(kubectl, "rljob-operator", "rljob-system", tmp_path / "operator.kubeconfig")
+    with Operator(account, nats_url, "", tmp_path / "operator.log"):
+        watched.apply(job("sums"))
+        watched.existing("configmap", "sums-viewer")
+        other.apply(job("sums"))
+        other.existing("configmap", "sums-viewer")
+        until(lambda: any(name.startswith("sums-reward-") for name in watched.names("pod")))
+        until(lambda: system.succeeds("get", "pod", "nats-0"))
+        own = kubeconfig_of(kubectl, "looker", "seen", tmp_path / "looker.kubeconfig")
+        cluster = UserCluster(ClusterChoice(kubeconfig=str(own)))
+        until(lambda: kubectl.succeeds("auth", "can-i", "get", "rljobs", "--namespace=seen", f"--as={user}"))
+        viewer = JobViewer(cluster, "sums")
+        config = viewer.config()
+        (line, *_) = describe(
+            cluster.job("sums"),
+            cluster.pools("sums"),
+            cluster.pods("sums"),
+            cluster.warnings(),
+            datetime.now(UTC),
+        )
+        assert line.startswith("sums: ")
+        assert cluster.job_names() == ["sums"]
+        until(lambda: ready_to_read(config.uid, viewer, tmp_path / "viewer.creds"))
+        # No node runs these pods: there is no log, and no way to a port.
+        pod = cluster.pods("sums", "reward")[0]["metadata"]["name"]
+        assert list(cluster.log(pod, "reward", follow=False, previous=False, tail=1)) == []
+        assert cluster.service("rljob-system", "nats") is not None
+        assert cluster.selected_pods("rljob-system", "app.kubernetes.io/name=nats")
+        with pytest.raises(ClusterRefused, match="cannot forward a port of pod nats-0"):
+            cluster.forward("rljob-system", "nats-0", 4222)
+        assert installation.refused(user) == []
+        roles = [
+            kubectl.json("get", "clusterrole", "rljob-view")["rules"],
+            system.json("get", "role", "rljob-nats-port-forward")["rules"],
+        ]
+        unused = granted([rule for rules in roles for rule in rules]) - set(installation.used(user))
+        watching = {("rljob.dev", kind, "watch") for kind in ("rljobs", "rolloutpools")}
+        assert unused <= {*watching, ("rljob.dev", "rolloutpools", "get"), ("", "pods/portforward", "create")}
+        for refused in (
+            lambda: cluster.patch_job("sums", {"spec": {"suspend": True}}),
+            lambda: UserCluster(ClusterChoice(namespace="unseen", kubeconfig=str(own))).job("sums"),
+            lambda: UserCluster(ClusterChoice(namespace="unseen", kubeconfig=str(own))).config_map(
+                "sums", "sums-viewer"
+            ),
+            lambda: cluster.selected_pods("kube-system", ""),
+            lambda: cluster.forward("rljob-system", "rljob-operator-0", 8080),
+        ):
+            with pytest.raises(ClusterRefused, match="you may not"):
+                refused()
+        for secret in ("get", "list"):
+            asked = ("auth", "can-i", secret, "secrets", "--namespace=seen", f"--as={user}")
+            assert not kubectl.succeeds(*asked)
+        for name in ("seen", "unseen"):
+            kubectl("delete", "rljob", "sums", f"--namespace={name}", "--timeout=300s")
+
+
+def ready_to_read(uid: str, viewer: JobViewer, file: Path) -> bool:
+    """Whether the credentials that a viewer has open the job's streams."""
+    assert viewer.write_credentials(file)
+    identity = Identity("sums", "seen", uid, "", viewer.server(), {}, viewer=str(file))
+
+    async def read() -> bool:
+        store = store_of(identity, identity.nats_url, patience=5, connect=5)
+        try:
+            await store.open()
+            return await store.last_sequence(Channel.LEDGER) >= 0
+        except StoreUnavailable:  # the operator has not made them yet
+            return False
+        finally:
+            await store.close()
+
+    return asyncio.run(read())

@@ -9,6 +9,7 @@ import signal
 import textwrap
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ async def world(
 
 
 async def until(condition: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(300):
         while True:
             value = condition()
             if asyncio.iscoroutine(value):
@@ -231,7 +232,7 @@ async def test_a_cancelled_run_ends_though_something_changes_at_that_very_moment
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other"}, "data": {}}
     )
     task.cancel()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         with suppress(asyncio.CancelledError):
             await task
     assert task.cancelled()
@@ -265,7 +266,7 @@ async def test_configuration_rolls_its_readers_and_replicas_nobody(world: World,
             settled = condition(result.status, "Reconciling")
             if result.actions == 0 and settled is not None and settled.status == "False":
                 return world.pids()
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(300):
                 await world.cluster.changed()
 
     first = await settle()
@@ -281,6 +282,24 @@ async def test_configuration_rolls_its_readers_and_replicas_nobody(world: World,
     }
     config = world.cluster.folder / "pods/chain-sum-rollout-cpu-2/volumes/config/config.json"
     assert json.loads(config.read_text())["spec"]["rollout"]["engine"]["options"] == {"slots": 4}
+
+
+async def test_a_pool_in_another_datacenter_has_that_ones_server(
+    world: World, make_job: MakeJob, defaults: ClusterDefaults
+) -> None:
+    changes = laid_over("touch $RLJOB_READY_FILE; sleep 600")
+    far = {**changes["rollout__pools"][0], "datacenter": "west", "replicas": 1}
+    job = make_job(**{**changes, "rollout__pools": [far]})
+    known = replace(defaults, site_servers={"west": "nats://west"})
+    task = World(world.cluster, known, []).start(job)
+    await until(lambda: ready(world, job))
+    (spec,) = [
+        child["spec"]["template"]["spec"]
+        for child in await world.cluster.children(job)
+        if child["metadata"]["name"] == "chain-sum-rollout-cpu" and child["kind"] == "Deployment"
+    ]
+    assert {"name": "RLJOB_NATS_URL", "value": "nats://west"} in spec["containers"][0]["env"]
+    task.cancel()
 
 
 async def test_a_gang_of_two_nodes_finds_its_first_node(world: World, make_job: MakeJob) -> None:

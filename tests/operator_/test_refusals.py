@@ -21,11 +21,12 @@ from e2e.harness.kubectl import Kubectl
 from e2e.harness.namespaces import own_namespace
 from example_job import MANIFEST, write_model
 from invocation import claimed, refused, rljob
+from pydantic import ValidationError
 from strict_api import ApiRefusal, StrictApi
 
 from rljob_cli.manifest.load import InvalidManifest, load_job
 from rljob_core.errors import SpecError
-from rljob_core.spec import RLJob, RolloutPool, immutable_fields
+from rljob_core.spec import RLJob, RolloutPool, Site, immutable_fields
 from rljob_core.weight_transports import WEIGHT_TRANSPORTS
 from rljob_operator.crd.definitions import crds
 from rljob_operator.crd.schema import RULES
@@ -159,6 +160,7 @@ def case(path: str, value: Any, reason: Reason, *, at: str = "", **also: Any) ->
 
 
 POOL_0 = "spec.rollout.pools[0]"
+SCORED_BY_ENVIRONMENT: Object = {"spec.reward.functions": ["environment"]}
 ONLY_SCALED: Object = {f"{POOL_0}.replicas": ABSENT}
 
 MANIFESTS = [
@@ -179,7 +181,37 @@ MANIFESTS = [
     case("spec.algorithm.learningRate", "1e-4", NUMBER),
     case("spec.algorithm.clip", True, NUMBER),
     case("spec.reward.functions", "exact_match", LIST),
-    case("spec.trackers", [3], TEXT, at="spec.trackers[0]"),
+    case("spec.trackers", [3], MAPPING, at="spec.trackers[0]"),
+    case("spec.trackers", [{}], REQUIRED, at="spec.trackers[0].name"),
+    case("spec.trackers", [{"name": "W&B"}], IDENTIFIER, at="spec.trackers[0].name"),
+    case("spec.trackers", [{"name": "WandB", "options": []}], MAPPING, at="spec.trackers[0].options"),
+    case(
+        "spec.trackers", [{"name": "WandB", "option": {}}], unknown("options"), at="spec.trackers[0].option"
+    ),
+    case(
+        "spec.trackers",
+        [{"name": "WandB", "credentialsSecret": "my_key"}],
+        OBJECT_NAME,
+        at="spec.trackers[0].credentialsSecret",
+    ),
+    case(
+        "spec.trackers",
+        [{"name": "WandB", "timeoutSeconds": 0}],
+        more_than(0),
+        at="spec.trackers[0].timeoutSeconds",
+    ),
+    case(
+        "spec.trackers",
+        [{"name": "WandB", "timeoutSeconds": 3601}],
+        at_most(3600),
+        at="spec.trackers[0].timeoutSeconds",
+    ),
+    case(
+        "spec.trackers",
+        [{"name": "WandB", "image": "my image"}],
+        said("must be an image's name without spaces"),
+        at="spec.trackers[0].image",
+    ),
     case("spec.data", [], MAPPING),
     case("spec.data.options", "easy", MAPPING),
     case(f"{POOL_0}.template", [], MAPPING),
@@ -196,6 +228,7 @@ MANIFESTS = [
             "should match '^(reasoning-gym|jsonl|parquet)$'", "write one of reasoning-gym, jsonl, parquet"
         ),
     ),
+    case("spec.trainer.gang", "Kueue", one_of("Auto", "None", "Workload", "PodGroup", "Volcano")),
     case("spec.weights.transport", "NCCL", one_of(*WEIGHT_TRANSPORTS)),
     case(f"{POOL_0}.scaling.policy", "Inner", one_of("External", "Internal"), **ONLY_SCALED),
     # Out of bounds.
@@ -231,7 +264,7 @@ MANIFESTS = [
     case("spec.rollout.pools", [], ONE_ITEM),
     case("spec.rollout.pools", [{"name": f"p{number}"} for number in range(65)], most_items(64)),
     case("spec.reward.functions", [], ONE_ITEM),
-    case("spec.trackers", ["a"] * 9, most_items(8)),
+    case("spec.trackers", [{"name": f"a{n}"} for n in range(9)], most_items(8)),
     case("spec.data.options", {f"o{number}": 0 for number in range(257)}, most_items(256)),
     case("spec.rollout.sampling.stop", [""], NOT_EMPTY, at="spec.rollout.sampling.stop[0]"),
     case("spec.data.promptTemplate", "x" * 65_537, most_characters(65_536)),
@@ -261,7 +294,23 @@ MANIFESTS = [
     case("spec.model.uri", "", URI),
     case("spec.model.uri", "hf:tiny", URI),
     case("spec.model.uri", "a\0b", URI),
+    case("spec.model.uri", "hf://tiny", said("must be hf://org/name, hf://org/name@revision")),
+    case(
+        "spec.model.cache", "s3://bucket/cache", said("must be pvc://claim/folder, or a path that pods have")
+    ),
     case("spec.data.dataset", "", DATASET),
+    case(
+        "spec.data.dataset",
+        "hf://datasets/sums",
+        said("must be hf://datasets/org/name@revision/path"),
+        **{"spec.data.source": "jsonl"},
+    ),
+    case(
+        "spec.data.dataset",
+        "s3://bucket/sums.jsonl",
+        said("must be jsonl or parquet, as the data set's files are"),
+        at="spec.data.source",
+    ),
     case("spec.weights.uri", "s3:bucket", URI),
     case("spec.trainer.checkpoint.uri", "://bucket", URI),
     case("spec.model.credentialsSecret", "my_secret", OBJECT_NAME),
@@ -309,6 +358,15 @@ MANIFESTS = [
         at="spec.weights.uri",
     ),
     case(
+        "spec.weights.uri",
+        "s3://bucket/weights",
+        said(
+            "each engine at another site would read all weights over its link: use transport Nats, of which a site"
+        ),
+        at="spec.weights.transport",
+        **{f"{POOL_0}.datacenter": "east"},
+    ),
+    case(
         f"{POOL_0}.scaling",
         {"maxReplicas": 2},
         said(
@@ -336,6 +394,19 @@ MANIFESTS = [
         **{f"{POOL_0}.replicas": ABSENT},
     ),
     case(
+        f"{POOL_0}.scaling",
+        {"owner": "Site", "maxReplicas": 4},
+        said(
+            "scaling.owner Site is for pools of scaling policy External that are at a Site: add datacenter and leave"
+        ),
+        **{f"{POOL_0}.replicas": ABSENT},
+    ),
+    case(
+        f"{POOL_0}.datacenter",
+        "hub",
+        said("hub is where the job's other processes are: leave datacenter out"),
+    ),
+    case(
         "spec.rollout.pools[1]",
         {"name": "cpu"},
         said("pool names must differ: rename one, or add its replicas to the other's"),
@@ -353,12 +424,35 @@ MANIFESTS = [
         said("cidr has numbers and colons that are not an address"),
         at="spec.networking.egress[0].cidr",
     ),
+    case(
+        "spec.trackers",
+        [{"name": "WandB"}, {"name": "WandB"}],
+        said("two trackers have the same name: remove one of them"),
+    ),
     # What no release has yet.
-    case("spec.trackers", ["wandb"], said("there are no trackers yet: remove them, and read metrics.jsonl")),
     case(
         "spec.rollout.environment",
         {"name": "web"},
-        said("there are no multi-turn environments yet: remove environment"),
+        said("an episode has the score that its environment gives it: add environment"),
+        at="spec.reward.functions",
+    ),
+    case(
+        "spec.reward.functions",
+        ["environment"],
+        said("environment is the score of spec.rollout.environment, which the job has not"),
+    ),
+    case(
+        "spec.rollout.environment",
+        {"name": "web"},
+        said("episodes are played where the job's other processes are"),
+        **{**SCORED_BY_ENVIRONMENT, f"{POOL_0}.datacenter": "east"},
+    ),
+    case(
+        "spec.rollout.environment",
+        {"name": "web", "maxTurns": 501},
+        at_most(500),
+        at="spec.rollout.environment.maxTurns",
+        **SCORED_BY_ENVIRONMENT,
     ),
 ]
 
@@ -474,6 +568,8 @@ def test_any_value_of_any_field_is_refused_by_both_or_by_none(
         if path.startswith("spec.networking.egress[0]."):
             place = {} if path.endswith(".namespace") else {"cidr": "10.0.0.0/8"}
             given = {"spec.networking.egress": [place], path: value}
+        if path.startswith("spec.trackers[0]."):
+            given = {"spec.trackers": [{"name": "TensorBoard"}], path: value}
         manifest = changed(MANIFEST, given)
         places = [set[str](), set[str]()]
         try:
@@ -562,6 +658,13 @@ CHANGES = [
     Change("spec.evaluation.data.options", {"min_terms": 2, "max_digits": 4}, _HELD_OUT, before=HELD_OUT),
     Change("spec.evaluation.data.options", ABSENT, _HELD_OUT, before=HELD_OUT),
     Change("spec.reward.functions", ["verifier"], _REWARDS),
+    Change(
+        "spec.rollout.environment.maxTurns",
+        4,
+        _REWARDS,
+        before={**SCORED_BY_ENVIRONMENT, "spec.rollout.environment": {"name": "web", "maxTurns": 3}},
+        command=False,  # which wants the environment's module before all else
+    ),
     Change("spec.trainer.backend", "Emulated", _BACKENDS),
     Change("spec.trainer.backend", "Torch", _BACKENDS, before={"spec.trainer.backend": "Emulated"}),
     Change("spec.trainer.checkpoint.uri", "/checkpoints", _CHECKPOINTS),
@@ -646,6 +749,14 @@ def test_all_else_may_change(changes: Object, api: StrictApi) -> None:
     api.replace(changed(stored, changes))
 
 
+def test_where_an_environment_runs_may_change(api: StrictApi) -> None:
+    environment = {"name": "web", "maxTurns": 3}
+    before = {**SCORED_BY_ENVIRONMENT, "spec.rollout.environment": environment, "metadata.name": "free-pods"}
+    stored = api.create(changed(MANIFEST, before), dry_run=False)
+    elsewhere = {"replicas": 0, "image": "web:2", "template": {"spec": {"nodeSelector": {"disk": "ssd"}}}}
+    api.replace(changed(stored, {"spec.rollout.environment": {**environment, **elsewhere}}))
+
+
 @pytest.mark.parametrize("fewer", [1, ABSENT])
 def test_credentials_that_were_revoked_stay_so(fewer: Any, api: StrictApi) -> None:
     path = "spec.nats.credentialsGeneration"
@@ -699,6 +810,65 @@ def test_a_pool_is_refused(path: str, value: Any, words: str, api: StrictApi) ->
     assert_refused(refusal.value.reasons, path, words)
 
 
+# An administrator writes Sites, and the command line never sees one.
+SITE: Object = {
+    "apiVersion": "rljob.dev/v1alpha1",
+    "kind": "Site",
+    "metadata": {"name": "refused"},
+    "spec": {
+        "domain": "east-1",
+        "graceSeconds": 60,
+        "link": {"bitsPerSecond": 100_000_000, "latencySeconds": 0.03, "pricePerGigabyte": "0.02"},
+        "namespaces": ["*"],
+        "poolLabels": {"gpu": "l40s"},
+    },
+}
+SITES = [
+    ("metadata.name", "East", said(LABEL.server)),
+    (
+        "metadata.name",
+        "hub",
+        said("hub is the cluster that the coordinator is in: give the Site another name"),
+    ),
+    (
+        "spec.domain",
+        "hub",
+        said("domain hub is that of the hub's own NATS server: give the site's server another"),
+    ),
+    ("spec.domain", "east.1", said(LABEL.server)),
+    ("spec.graceSeconds", -1, at_least(0)),
+    ("spec.graceSeconds", 604_801, at_most(604_800)),
+    ("spec.link.bitsPerSecond", 999, at_least(1000)),
+    (
+        "spec.link.bitsPerSecond",
+        200_000,
+        said("graceSeconds must be at least 16000000 divided by link.bitsPer"),
+    ),
+    ("spec.link.latencySeconds", -0.5, at_least(0)),
+    ("spec.link.pricePerGigabyte", "2 USD", said("must be a decimal number as text, without a currency")),
+    ("spec.namespaces", ["team-*"], said("must be the name of a namespace, or * for every namespace")),
+    ("spec.poolLabels", {"gpu": "l40s!"}, said("must be the value of a label")),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "reason"), SITES, ids=lambda value: str(value)[:30])
+def test_a_site_is_refused(path: str, value: Any, reason: Reason, api: StrictApi) -> None:
+    api.create(SITE)
+    wrong = changed(SITE, {path: value})
+    with pytest.raises(ValidationError):
+        Site.model_validate(wrong)
+    with pytest.raises(ApiRefusal) as refusal:
+        api.create(wrong)
+    assert any(reason.server in message for _, message in refusal.value.reasons), refusal.value.reasons
+
+
+def test_every_rule_of_a_site_has_a_case() -> None:
+    messages = {rule["message"] for rule in rules(crds()["sites.yaml"]) if "oldSelf" not in rule["rule"]}
+    spec_only = {message for message in messages if not message.startswith("must be")}
+    assert len(spec_only) == 3
+    assert [m for m in messages if not any(reason.server in m for _, _, reason in SITES)] == []
+
+
 # ------------------------------------------------------------------------------------------------- kubectl
 
 
@@ -726,6 +896,7 @@ def test_the_crds_fit_into_client_side_apply(here: Kubectl) -> None:
         ("rljob.spec.pipeline", ["maxStaleness", "enum: Synchronous, Streaming, BoundedAsync"]),
         ("rljob.spec.rollout.pools", ["name\t<string> -required-", "scaling\t<Object>"]),
         ("rolloutpool.spec", ["config\t<string> -required-", "replicas\t<integer>"]),
+        ("site.spec.link", ["bitsPerSecond\t<integer>", "pricePerGigabyte\t<string>"]),
     ],
 )
 def test_explain(path: str, words: list[str], here: Kubectl) -> None:

@@ -33,6 +33,23 @@ def test_an_address_is_enough() -> None:
     )
 
 
+def test_the_port_of_workers_metrics() -> None:
+    assert Settings.read(URL).defaults.metrics_port == 9464
+    assert Settings.read({**URL, "RLJOB_WORKER_METRICS_PORT": "0"}).defaults.metrics_port == 0
+    with pytest.raises(
+        SpecError, match="RLJOB_WORKER_METRICS_PORT: 70000 must be at least 0 and at most 65535"
+    ):
+        Settings.read({**URL, "RLJOB_WORKER_METRICS_PORT": "70000"})
+
+
+def test_the_namespaces_of_scrapers() -> None:
+    assert Settings.read(URL).defaults.scraper_namespaces == ()
+    read = Settings.read({**URL, "RLJOB_SCRAPER_NAMESPACES": "monitoring, ops"})
+    assert read.defaults.scraper_namespaces == ("monitoring", "ops")
+    with pytest.raises(SpecError, match="RLJOB_SCRAPER_NAMESPACES: 'My_Ns' is not the name of a namespace"):
+        Settings.read({**URL, "RLJOB_SCRAPER_NAMESPACES": "My_Ns"})
+
+
 def test_the_rules_for_jobs_are_in_a_folder() -> None:
     assert Settings.read(URL).job_rules is None
     assert Settings.read({**URL, "RLJOB_JOB_RULES": "/rules"}).job_rules == "/rules"
@@ -53,6 +70,10 @@ def test_storage_is_a_folder_for_each_purpose(storage: str) -> None:
     [
         ("WATCH_NAMESPACES", "a, b ,,c", "namespaces", ("a", "b", "c")),
         ("WATCH_NAMESPACES", "", "namespaces", ()),
+        ("RLJOB_SITE", "east-1", "site", "east-1"),
+        ("RLJOB_SITE", "", "site", ""),
+        ("RLJOB_NOTICE_TAINTS", "aws/spot-itn, gke/ending", "notice_taints", ("aws/spot-itn", "gke/ending")),
+        ("RLJOB_NOTICE_TAINTS", "", "notice_taints", ()),
         ("RLJOB_PROBE_PORT", "0", "probe_port", 0),
         ("RLJOB_PROBE_HOST", "127.0.0.1", "probe_host", "127.0.0.1"),
         ("RLJOB_KEDA_ADDRESS", "127.0.0.1:0", "keda_address", "127.0.0.1:0"),
@@ -96,6 +117,8 @@ def test_what_a_variable_sets(variable: str, value: str, attribute: str, read: A
             "at most 500: ranks that wait for others",
         ),
         ({**URL, "RLJOB_NATS_CREDENTIALS_HOURS": "0"}, "RLJOB_NATS_CREDENTIALS_HOURS", "at least 1"),
+        ({**URL, "RLJOB_SITE": "hub"}, "RLJOB_SITE", "is not the name of a Site"),
+        ({**URL, "RLJOB_SITE": "East"}, "RLJOB_SITE", "is not the name of a Site"),
         ({**URL, "RLJOB_PROBE_PORT": ""}, "RLJOB_PROBE_PORT", "is not a number"),
         ({**URL, "RLJOB_PROBE_PORT": "70000"}, "RLJOB_PROBE_PORT", "at most 65535"),
         ({**URL, "RLJOB_KEDA_ADDRESS": "9090"}, "RLJOB_KEDA_ADDRESS", "write one, such as [::]:9090"),

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from rljob_core.messages import StepMetrics
 from rljob_core.spec import RLJob
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.port import Ref
 from rljob_operator.decisions.conditions import condition
-from rljob_operator.decisions.observe import JobMetrics
+from rljob_operator.decisions.job_metrics import JobMetrics
 from rljob_operator.decisions.pods import Trouble
 from rljob_operator.decisions.status import Phase, resumed
+from rljob_operator.reconcile.metrics import merged
 from rljob_operator.reconcile.reconcile import RESYNC_SECONDS, Reconciler
 
 MakeJob = Callable[..., RLJob]
@@ -225,6 +227,61 @@ async def test_a_lost_checkpoint_is_a_condition_that_stays(run: Run, make_job: M
     assert run.server.events.count(("Warning", "CheckpointLost")) == 1
 
 
+async def test_lost_samples_are_a_condition_and_an_event(run: Run, make_job: MakeJob) -> None:
+    job, said = (
+        make_job(),
+        "sums-reward-0 cannot store samples (3 are lost), training continues: no space left",
+    )
+    run.server.pods_ready()
+    await run.step(job)
+    assert "SamplesLost" not in run.conditions()
+    line = StepMetrics(4, 4, 0.0, samples_lost=said)
+    stored = merged(merged(None, line), StepMetrics(5, 5, 0.0))
+    for metrics, expected in (
+        (merged(None, line), ("True", "SamplesNotStored", said)),
+        (None, ("True", "SamplesNotStored", said)),  # of an operator that was replaced
+        (stored, ("False", "SamplesStored", "")),
+    ):
+        run.metrics = metrics
+        run.server.now += timedelta(seconds=RESYNC_SECONDS)
+        await run.step(job)
+        found = condition(run.server.stored, "SamplesLost")
+        assert found is not None
+        assert (found.status, found.reason, found.message) == expected
+    assert run.server.events.count(("Warning", "SamplesNotStored")) == 1
+
+
+async def test_sites_that_get_no_work_are_a_condition(run: Run, make_job: MakeJob) -> None:
+    run.server.pods_ready()
+    run.metrics = JobMetrics()
+    await run.step(make_job())
+    assert "SitesHeldBack" not in run.conditions()
+    job, said = (
+        make_job(rollout__pools=[{"name": "far", "datacenter": "east"}], weights={"transport": "Nats"}),
+        [],
+    )
+    for line in (
+        StepMetrics(0, 0, 0.0),
+        StepMetrics(0, 0, 1.0, sites_held=("east",)),
+        StepMetrics(0, 0, 2.0, sites_held=("east",), sites_away=("east", *(f"s{i}" for i in range(9)))),
+        StepMetrics(0, 0, 3.0),
+    ):
+        run.metrics = merged(run.metrics, line)
+        run.server.now += timedelta(seconds=RESYNC_SECONDS)
+        await run.step(job)
+        found = condition(run.server.stored, "SitesHeldBack")
+        assert found is not None
+        said.append((found.status, found.reason))
+        assert len(found.message) < 200
+    assert said == [
+        ("False", "SitesTakeWork"),
+        ("True", "OutboxFilling"),
+        ("True", "SiteAway"),
+        ("False", "SitesTakeWork"),
+    ]
+    assert run.server.events.count(("Warning", "OutboxFilling")) == 1
+
+
 async def test_metrics_are_written_now_and_then_and_at_the_end(run: Run, make_job: MakeJob) -> None:
     job = make_job()
     run.metrics = JobMetrics(step=1)
@@ -243,6 +300,45 @@ async def test_metrics_are_written_now_and_then_and_at_the_end(run: Run, make_jo
     run.server.gang_ends(code=0)
     await run.step(job)
     assert run.server.stored.step == 3
+
+
+async def test_the_columns_of_kubectl_say_how_a_job_is_and_how_far(run: Run, make_job: MakeJob) -> None:
+    def columns() -> tuple[str, str]:
+        return run.server.stored.state, run.server.stored.progress
+
+    job = make_job(steps=60)
+    await run.step(job)
+    assert columns() == ("Waiting: CoordinatorNotReady", "0/60")
+    run.server.pods_ready()
+    await run.step(job)
+    assert columns() == ("Ready", "0/60")
+    run.metrics = JobMetrics(step=18, trainer_waiting=0.9, engines_idle=0.0)
+    run.server.now += timedelta(seconds=RESYNC_SECONDS)
+    await run.step(job)
+    assert columns() == ("Starved: trainer", "18/60")
+    run.metrics = JobMetrics(step=18, trainer_waiting=0.0, engines_idle=0.9)
+    run.server.now += timedelta(seconds=RESYNC_SECONDS)
+    await run.step(job)
+    assert columns() == ("Starved: engines", "18/60")
+    in_turns = make_job(steps=60, pipeline={"mode": "Synchronous"})
+    await run.step(in_turns)
+    run.server.pods_ready()
+    await run.step(in_turns)
+    assert condition(run.server.stored, "RolloutStarved").status == "True"
+    assert columns()[0] == "Ready"  # one side always waits: nothing is wrong
+    await run.step(make_job(steps=90, suspend=True))
+    assert columns() == ("Suspended", "18/90")
+    await run.step(make_job(steps=90, trainer={"template": {"spec": {"containers": "none"}}}))
+    assert columns() == ("Stalled: InvalidTemplate", "18/90")
+
+
+async def test_the_columns_of_kubectl_say_how_a_job_ended(run: Run, make_job: MakeJob) -> None:
+    job = make_job(steps=60, activeDeadlineSeconds=100)
+    await run.step(job)
+    run.metrics = JobMetrics(step=61)  # spec.steps was lowered below what had begun
+    run.server.now += timedelta(seconds=100)
+    await run.step(job)
+    assert (run.server.stored.state, run.server.stored.progress) == ("Failed: DeadlineExceeded", "61/61")
 
 
 async def test_the_deadline_counts_from_the_start_and_again_from_a_resume(
@@ -291,6 +387,7 @@ async def test_a_failed_job_keeps_the_means_to_audit_it_though_its_template_does
     left = set(run.server.objects)
     assert {str(ref) for ref in left} == {
         "ConfigMap chain-sum-audit",
+        "ConfigMap chain-sum-viewer",
         "NetworkPolicy chain-sum-audit",
         "NetworkPolicy chain-sum-backup",
     }

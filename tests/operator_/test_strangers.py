@@ -119,7 +119,7 @@ def test_names_that_others_have_are_reported_and_left_alone(operator: Operator, 
     # Where the ServiceAccount or the configuration is not the job's, there are no pods either.
     makers = {name for name in watched.names("deployment,job") if not name.startswith("workload-")}
     assert not {name for name in makers if name.split("-")[0] in {"plain", "account", "labelled"}}
-    watched("delete", "rljob", "plain", "labelled", "--timeout=60s")
+    watched("delete", "rljob", "plain", "labelled", "--timeout=300s")
     assert {name: content(watched.get(*address(s))) for name, s in strangers.items()} == before
     # A job whose name is free again goes on.
     watched("delete", "serviceaccount", "account-worker")
@@ -142,7 +142,7 @@ def test_the_label_of_a_job_makes_nothing_the_job_s(operator: Operator, watched:
     watched.patch("rljob", "sums", {"spec": {"suspend": True}})
     until(lambda: watched.is_true("sums", "Suspended"))
     until(lambda: not children_of("sums") & watched.children())
-    watched("delete", "rljob", "sums", "--timeout=60s")
+    watched("delete", "rljob", "sums", "--timeout=300s")
     assert [content(watched.get(*name)) for name in names] == before
 
 
@@ -163,7 +163,7 @@ def test_a_pod_of_somebody_s_replica_set_is_not_the_job_s(
     watched.patch("rljob", "sums", {"spec": {"suspend": True}})
     until(lambda: watched.is_true("sums", "Suspended"))
     until(lambda: not watched.is_true("sums", "Reconciling"))
-    watched("delete", "rljob", "sums", "--timeout=60s")
+    watched("delete", "rljob", "sums", "--timeout=300s")
     assert content(watched.get("pod", pod)) == before
 
 

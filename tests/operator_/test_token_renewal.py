@@ -17,7 +17,8 @@ from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.decisions.status import Phase
 from rljob_operator.nats.permissions import Holder
 from rljob_operator.nats.token_times import token_times
-from rljob_operator.reconcile.reconcile import Pass, Reconciler
+from rljob_operator.reconcile.outcome import Pass
+from rljob_operator.reconcile.reconcile import Reconciler
 
 LIFETIME = 9000
 TOKENS = "apply ConfigMap chain-sum-nats-tokens"
@@ -113,7 +114,7 @@ async def test_tokens_are_renewed_when_due_and_nothing_is_written_before(
     assert done.retry_at is not None
     assert done.retry_at <= due.renewed_at
     first = world.claims()
-    assert first.keys() == {*ROLES, "reader"}
+    assert first.keys() == {*ROLES, "reader", "viewer"}
     assert {claims["exp"] for claims in first.values()} == {due.expires}
     world.server.now = due.renewed_at - timedelta(seconds=1)
     assert await world.writes(job) == []
@@ -149,7 +150,7 @@ async def test_a_job_s_pods_outlive_a_spec_that_does_not_fit(world: World, make_
     world.server.now = token_times("u-1", lifetime=LIFETIME, now=NOW).renewed_at
     assert await world.writes(job) == [TOKENS]
     assert await world.writes(job) == []
-    assert world.claims().keys() == {*ROLES, Holder.READER}
+    assert world.claims().keys() == {*ROLES, Holder.READER, Holder.VIEWER}
     assert set(world.server.objects) == before
 
 
@@ -163,9 +164,9 @@ async def test_another_lifetime_counts_at_once(world: World, make_job: MakeJob) 
 
 async def test_only_a_job_that_may_be_restored_has_a_token_for_it(world: World, make_job: MakeJob) -> None:
     await world.settle(make_job(suspend=True))
-    assert world.claims().keys() == {*ROLES, "reader", "restorer"}
+    assert world.claims().keys() == {*ROLES, "reader", "restorer", "viewer"}
     await world.settle(make_job())
-    assert world.claims().keys() == {*ROLES, "reader"}
+    assert world.claims().keys() == {*ROLES, "reader", "viewer"}
 
 
 async def test_without_credentials_there_is_nothing_to_renew(make_job: MakeJob, world: World) -> None:

@@ -16,12 +16,13 @@ from rljob_operator.backoff import Backoff
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.decisions.conditions import condition
-from rljob_operator.decisions.observe import JobMetrics
+from rljob_operator.decisions.job_metrics import JobMetrics
 from rljob_operator.decisions.status import Phase
 from rljob_operator.decisions.trainer_size import FIRST_TRIAL, LAST_TRIAL, STARTS
 from rljob_operator.names import LABEL_ATTEMPT
 from rljob_operator.reconcile.metrics import merged
-from rljob_operator.reconcile.reconcile import Pass, Reconciler
+from rljob_operator.reconcile.outcome import Pass
+from rljob_operator.reconcile.reconcile import Reconciler
 
 PATIENCE = timedelta(seconds=60)
 NO_ROOM = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."

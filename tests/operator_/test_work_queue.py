@@ -16,7 +16,7 @@ WHILE = 0.1
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while True:
             if condition():
                 return

@@ -19,7 +19,7 @@ from rljob_operator.children.nats_credentials import secret_name
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.children.worker_pod import Patches, pod_template
 from rljob_operator.cluster.port import Manifest
-from rljob_operator.names import Role
+from rljob_operator.names import WORKERS, Role
 from rljob_operator.nats.accounts import Seeds, issuer
 from rljob_operator.nats.permissions import Holder
 
@@ -74,7 +74,7 @@ def worker(spec: Manifest, role: Role) -> Manifest:
 # ---------------------------------------------------------------------------------------------- credentials
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", WORKERS)
 def test_every_role_has_its_own_credentials(make_job: MakeJob, secured: ClusterDefaults, role: Role) -> None:
     job = make_job()
     spec = template(job, secured, role)
@@ -83,7 +83,7 @@ def test_every_role_has_its_own_credentials(make_job: MakeJob, secured: ClusterD
     assert tokens == {container["name"]: None for container in spec["containers"]} | {role.value: role.value}
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", WORKERS)
 def test_where_nobody_asks_for_credentials_nobody_has_any(
     make_job: MakeJob, defaults: ClusterDefaults, secured: ClusterDefaults, role: Role
 ) -> None:
@@ -96,7 +96,7 @@ def test_where_nobody_asks_for_credentials_nobody_has_any(
     assert variables["RLJOB_NATS_URL"] == "nats://mine:4222"
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", WORKERS)
 @pytest.mark.parametrize("url", [{}, {"nats__url": "nats://mine:4222"}])
 def test_a_user_s_own_secret_comes_before_ours(
     make_job: MakeJob, secured: ClusterDefaults, role: Role, url: dict[str, str]
@@ -106,7 +106,7 @@ def test_a_user_s_own_secret_comes_before_ours(
     assert {secret_of(container) for container in containers} == {"mine"}
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", WORKERS)
 def test_no_container_makes_streams_where_the_operator_does(
     make_job: MakeJob, secured: ClusterDefaults, role: Role
 ) -> None:
@@ -126,7 +126,7 @@ def test_with_credentials_of_its_own_a_job_s_coordinator_makes_its_streams(
     for field in ("image", "securityContext", "terminationMessagePath"):
         assert streams[field] == ours[field]
     assert "readinessProbe" not in streams
-    for role in set(Role) - {Role.COORDINATOR}:
+    for role in set(WORKERS) - {Role.COORDINATOR}:
         assert "initContainers" not in template(job, secured, role)
 
 
@@ -137,24 +137,69 @@ def test_a_user_s_init_containers_stay_before_ours(make_job: MakeJob, secured: C
     assert VARIABLE not in json.dumps(spec["initContainers"][0])
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", WORKERS)
 def test_credentials_of_storage_are_variables_of_the_workers_that_use_it(
     make_job: MakeJob, secured: ClusterDefaults, role: Role
 ) -> None:
-    spec = template(make_job(model__credentialsSecret="hub"), secured, role)
+    job = make_job(model__credentialsSecret="hub", weights__uri="s3://bucket/weights")
+    spec = template(job, secured, role)
     holders = {
         c["name"] for c in [*spec["containers"], *spec.get("initContainers", [])] if "hub" in json.dumps(c)
     }
-    assert holders == (set() if role is Role.REWARD else {role.value})
+    assert holders == (set() if role in {Role.REWARD, Role.TRACKER} else {role.value})
     if holders:
         assert worker(spec, role)["envFrom"] == [{"secretRef": {"name": "hub"}}]
 
 
-@pytest.mark.parametrize("role", Role)
-def test_only_the_trainer_may_write_to_claims(
-    make_job: MakeJob, secured: ClusterDefaults, role: Role
+def test_a_job_in_an_object_store_mounts_no_claim(make_job: MakeJob, secured: ClusterDefaults) -> None:
+    """Only what uses the store has its keys; `secured` has claims for jobs that name no place of their own."""
+    cluster = dataclasses.replace(
+        secured, weights_uri="pvc://rljob/w", checkpoint_uri="pvc://rljob/c", trainer_log_uri="", per_job=True,
+        containers=True,
+    )  # fmt: skip
+    changes = {"model__uri": "s3://models/tiny", "model__credentialsSecret": "bucket"}
+    checkpoints = {"trainer__checkpoint__uri": "s3://runs/c/"}
+    whole = make_job(**changes, **checkpoints, weights__uri="s3://runs/w")
+    resolved = resolve_job(whole, cluster)
+    assert (resolved.claims, resolved.written_claims, resolved.samples_claims) == ((), (), ())
+    config = resolved.config
+    root = f"s3://runs/c/{config.job}-{config.uid}"
+    assert (config.checkpoint_uri, config.trainer_log_uri, config.samples_uri) == (
+        root, f"{root}/trainer-log", f"{root}/samples",
+    )  # fmt: skip
+    users = {
+        "all": (whole, {Role.COORDINATOR, Role.ROLLOUT, Role.TRAINER, Role.REWARD}),
+        "weights by NATS": (
+            make_job(**changes, **checkpoints, weights__transport="Nats"), {Role.TRAINER, Role.REWARD},
+        ),
+        "no samples": (
+            make_job(**changes, **checkpoints, weights__transport="Nats", samples__keepBytes=0), {Role.TRAINER},
+        ),
+    }  # fmt: skip
+    for job, expected in users.values():
+        have = set()
+        for role in set(Role) - {Role.TRACKER, Role.ENVIRONMENT}:
+            spec = template(job, cluster, role)
+            assert "persistentVolumeClaim" not in json.dumps(spec)
+            have |= {role} if "envFrom" in worker(spec, role) else set()
+            assert all("envFrom" not in c for c in spec["containers"] if c["name"] == "scorer")
+        assert have == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "rewards_write"),
+    [
+        ({}, False),  # the checkpoints, and the samples beside them, are on no claim
+        ({"trainer__checkpoint__uri": "pvc://runs/c"}, True),
+        ({"trainer__checkpoint__uri": "pvc://runs/c", "samples__keepBytes": 0}, False),
+    ],
+    ids=["no claim", "samples", "no samples"],
+)
+@pytest.mark.parametrize("role", [role for role in WORKERS if role is not Role.TRACKER])
+def test_only_the_trainer_may_write_to_claims_and_reward_workers_where_samples_are(
+    make_job: MakeJob, secured: ClusterDefaults, role: Role, more: dict[str, object], rewards_write: bool
 ) -> None:
-    job = make_job(model__uri="pvc://shared/model", weights__uri="pvc://runs/w")
+    job = make_job(model__uri="pvc://shared/model", weights__uri="pvc://runs/w", **more)
     spec = template(job, secured, role)
     mounts = {
         c["name"]: {
@@ -162,8 +207,8 @@ def test_only_the_trainer_may_write_to_claims(
         }
         for c in [*spec["containers"], *spec.get("initContainers", [])]
     }
-    read_only = role is not Role.TRAINER
-    claims = {"/mnt/claims/shared": read_only, "/mnt/claims/runs": read_only}
+    trains, scores = role is Role.TRAINER, role is Role.REWARD and rewards_write
+    claims = {"/mnt/claims/shared": not trains, "/mnt/claims/runs": not (trains or scores)}
     others = {name: {} for name in mounts if name != role.value}
     assert mounts == {role.value: claims, **others}
     _, pod = audit_pod(job, secured)
@@ -174,7 +219,7 @@ def test_only_the_trainer_may_write_to_claims(
 # ---------------------------------------------------------------------------------------------- templates
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", WORKERS)
 def test_the_site_s_template_lies_under_the_user_s(
     make_job: MakeJob, defaults: ClusterDefaults, role: Role
 ) -> None:
@@ -250,7 +295,7 @@ def restricted(spec: Manifest) -> None:
         assert context["readOnlyRootFilesystem"] is True
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", WORKERS)
 def test_pods_are_restricted(make_job: MakeJob, secured: ClusterDefaults, role: Role) -> None:
     restricted(template(make_job(model__uri="pvc://shared/model"), secured, role))
 
@@ -295,7 +340,7 @@ def test_the_audit_s_pod_has_the_configurations_that_the_workers_mount(
     (volume,) = [v for v in pod["spec"]["volumes"] if v["name"] == "worker-configs"]
     sources = [source["configMap"] for source in volume["projected"]["sources"]]
     assert all(source["optional"] for source in sources), "they go when the job ends"
-    pools = {p.name: {"metadata": {"uid": "p-1"}} for p in job.spec.rollout.pools}
+    pools = {p.name: {"metadata": {"uid": "p-1"}, "spec": {}} for p in job.spec.rollout.pools}
     made = desired(job, Targets(attempt=None, failures=0, pools=pools))
     config_maps = {
         m["metadata"]["name"] for m in made if m["kind"] == "ConfigMap" and "config.json" in m["data"]

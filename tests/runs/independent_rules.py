@@ -234,8 +234,11 @@ class Rules:
 
     def _finish(self, outcome: str) -> Iterator[str]:
         self.finished = outcome
-        if outcome == "Succeeded" and self.version < self.spec["steps"]:
-            yield f"the job succeeded at version {self.version} of {self.spec['steps']}"
+        # A finished job may be extended: what counts is the spec of then.
+        specs = (record["spec"] for record in reversed(self.history) if record["kind"] == "spec")
+        steps = next(specs, self.spec)["steps"]
+        if outcome == "Succeeded" and self.version < steps:
+            yield f"the job succeeded at version {self.version} of {steps}"
         if outcome == "Succeeded" and self.spec.get("evaluation") and self.version not in self.evaluated:
             yield "the last version was not evaluated"
 

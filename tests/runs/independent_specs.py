@@ -10,7 +10,7 @@ Json = dict[str, Any]
 COORDINATORS = (
     "steps", "model", "data", "evaluation", "reward.functions", "algorithm", "rollout.engine", "rollout.environment",
     "rollout.lengthPredictor", "rollout.progressTokens", "rollout.sampling", "trainer.checkpoint",
-    "trainer.microBatchTokens", "weights", "nats.url", "nats.credentialsSecret", "trackers",
+    "trainer.microBatchTokens", "weights", "nats.url", "nats.credentialsSecret",
 )  # fmt: skip
 PIPELINE = ("mode", "inflight", "maxAttempts", "maxResamples", "window")
 

@@ -20,7 +20,7 @@ from e2e.harness.nats_server import EmbeddedServer
 from ruamel.yaml import YAML
 
 RLJOB = str(Path(sys.executable).parent / "rljob")
-PATIENCE = 300.0  # seconds; a bound on a hang, nothing is timed
+PATIENCE = 600.0  # seconds; a bound on a hang, nothing is timed
 
 
 def write_job(folder: Path, model: Path, **changes: Any) -> Path:
@@ -161,7 +161,7 @@ def still_there(family: Sequence[psutil.Process]) -> list[psutil.Process]:
             return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
         return False
 
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while (left := [process for process in family if runs(process)]) and time.monotonic() < deadline:
         time.sleep(0.05)
     return left

@@ -42,6 +42,7 @@ def index_of(target: Path) -> dict[str, Any]:
     return json.loads((target / "index.json").read_text())
 
 
+@pytest.mark.drawn("long runs", 3)
 def test_a_running_job_is_backed_up_lost_restored_and_resumed(start: Start, tmp_path: Path):
     original, target, restored = tmp_path / "run", tmp_path / "backup", tmp_path / "restored"
     run = start(original)

@@ -16,7 +16,7 @@ from full_disk import files_of_at_most
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_runtime.data.files import FileSource
-from runs import PATIENCE, RLJOB, LiveRun, audit, write_job
+from runs import PATIENCE, RLJOB, LiveRun, audit, audited_independently, write_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -56,7 +56,7 @@ class Runs:
     def next(self, said: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the newest command that a run has printed, as it stands, or with further arguments."""
         command = shlex.split(re.findall(r"^to continue: (.*)$", said, re.MULTILINE)[-1])
-        assert command[0] == "rljob"
+        assert Path(command[0]).name == "rljob"
         return subprocess.run(
             [RLJOB, *command[1:], *arguments],
             capture_output=True,
@@ -85,6 +85,9 @@ def test_a_job_that_failed_in_user_code_continues_once_the_code_is_mended(runs: 
     run = runs.start(reward={"functions": ["mine:score"]})
     assert run.wait() == 1, run.said
     assert "mine:score raised KeyError: 'anser' (mine.py:3)" in run.said
+    trace = f'  File "{code}", line 3, in score'
+    assert f"  Traceback (most recent call last):\n  {trace}\n" in run.said
+    assert trace in (run.output / "logs" / "job-reward-0.log").read_text()
     assert stated(run.said) == {
         "at fault": "your reward function",
         "to do": "mend it where the message says",
@@ -95,7 +98,7 @@ def test_a_job_that_failed_in_user_code_continues_once_the_code_is_mended(runs: 
     assert again.returncode == 0, again.stdout + again.stderr + run.logs()
     # What is old is said to be old.
     (old,) = [line for line in (again.stdout + again.stderr).splitlines() if "KeyError" in line]
-    assert old.startswith("the run before this one failed at step 0 (")
+    assert "  the run before this one failed at step 0 (" in old
     summary = run.summary()
     assert (summary["exit"], summary["steps"], summary["message"]) == ("Succeeded", STEPS, "")
     verdict = audit(run.output)
@@ -147,6 +150,27 @@ def test_a_job_that_failed_of_its_data_continues_once_rows_are_mended_in_their_p
 
 
 @pytest.mark.drawn("continued runs", 1)
+def test_a_finished_run_trains_more_steps(runs: Runs):
+    run = runs.start(evaluation={"everySteps": 3, "samples": 4})
+    assert run.wait() == 0, run.said
+    again = runs.next(f"to continue: rljob run {runs.folder / 'job.yaml'} --output {run.output} --resume")
+    assert "is finished already: 4 steps" in again.stdout
+    (command,) = re.findall(r"^to train more steps: (.*)$", again.stdout, re.MULTILINE)
+    extended = runs.next(f"to continue: {command}")
+    assert extended.returncode == 0, extended.stdout + extended.stderr + run.logs()
+    assert f"the job was finished after {STEPS} steps; it is extended to {2 * STEPS}" in extended.stdout
+    assert (run.summary()["exit"], run.summary()["steps"]) == ("Succeeded", 2 * STEPS)
+    rows = [json.loads(line) for line in (run.output / "metrics.jsonl").read_text().splitlines()]
+    assert [row["version"] for row in rows] == [0, 1, 2, 3, 3, 4, 4, 5, 6, 6, 7, 8, 8]
+    assert (seconds := [row["seconds"] for row in rows]) == sorted(seconds)
+    assert all(row["reward_mean"] is not None or row["heldout_sampled"] is not None for row in rows)
+    assert "extended to 8" in (run.output / "events.log").read_text()
+    verdict = audit(run.output)
+    assert verdict.returncode == 0, verdict.stdout
+    assert audited_independently(run.output) == []
+
+
+@pytest.mark.drawn("continued runs", 1)
 def test_a_run_whose_checkpoints_were_deleted_says_that_it_continues_without_them(runs: Runs):
     run = runs.start(steps=400)
     run.until("step 5", lambda: run.steps() >= 5)
@@ -158,7 +182,7 @@ def test_a_run_whose_checkpoints_were_deleted_says_that_it_continues_without_the
     newest = run.summary()["steps"]
     again = runs.next(run.said, "--set", f"spec.steps={newest + 2}")
     assert again.returncode == 0, again.stdout + again.stderr + run.logs()
-    said = re.findall(r"^CheckpointLost[^:]*: (.*)$", again.stdout, re.MULTILINE)
+    said = re.findall(r"^\d\d:\d\d:\d\d  CheckpointLost[^:]*: (.*)$", again.stdout, re.MULTILINE)
     assert run.summary()["optimizer_resets"] == said, again.stdout
     assert re.search(r"checkpoint step-\S+ is gone: .* with fresh moments", *said)
     verdict = audit(run.output)

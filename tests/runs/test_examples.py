@@ -28,7 +28,9 @@ class Example:
 
 
 SMALL = [
+    Example("agent", ("spec.rollout.environment.timeoutSeconds=600", "spec.data.promptsPerStep=2")),
     Example("custom-reward"),
+    Example("guessing-game", ("spec.data.promptsPerStep=4",)),
     Example("jsonl-dataset", ("spec.evaluation.everySteps=3", "spec.evaluation.samples=8")),
     Example("lora", ("spec.evaluation.samples=8",)),
     Example("nats-weights", ("spec.weights.delta.anchorEvery=3",)),
@@ -41,10 +43,20 @@ SMALL = [
 ELSEWHERE = {
     "autoscaling",
     "chain-sum",
+    "deepspeed-7b",
     "deepspeed-nodes",
+    "device-claims",
     "http-engine",
+    "judge-reward",
+    "long-reasoning",
+    "lora-7b",
+    "object-storage",
+    "one-gpu",
+    "own-data-and-reward",
     "priced-pools",
+    "spot",
     "storage-claim",
+    "two-gpu-kinds",
     "two-pools",
     "vllm-gpu",
 }

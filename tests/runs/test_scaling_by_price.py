@@ -30,6 +30,7 @@ def test_the_page_shows_the_example_s_pools() -> None:
         assert line.strip() in example
 
 
+@pytest.mark.drawn("long runs", 3)
 def test_pools_grow_to_what_the_trainer_needs(tmp_path: Path) -> None:
     run = LiveRun(EXAMPLE, tmp_path / "run")
     try:
@@ -38,7 +39,7 @@ def test_pools_grow_to_what_the_trainer_needs(tmp_path: Path) -> None:
     finally:
         run.stop()
     (shown,) = re.findall(r"^\$ rljob run .*?\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
-    said_on_the_page = [line for line in shown.splitlines() if line.startswith("PoolScaled")]
+    said_on_the_page = [line for line in shown.splitlines() if "  PoolScaled" in line]
     assert said_on_the_page
     for line in said_on_the_page:
         assert re.search(f"^{form(line)}$", said, re.MULTILINE), (line, said)

@@ -34,6 +34,7 @@ def end(how):
 
 class Dying(EmulatedEngine):
     options_model = Options
+    is_paced = True
 
     def __init__(self, model_path, *, options, decode):
         super().__init__(options)

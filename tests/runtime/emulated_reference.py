@@ -1,4 +1,4 @@
-"""What the engine `Emulated` should do, simulated one decode step at a time, with everything counted anew in each."""
+"""What the engine `Emulated` should do, simulated one decode step at a time, with everything counted again in each."""
 
 from __future__ import annotations
 

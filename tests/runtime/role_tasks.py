@@ -22,6 +22,7 @@ from rljob_runtime.roles.coordinator.actions import Render
 from rljob_runtime.roles.reward import run_reward
 from rljob_runtime.roles.rollout import Rollout
 from rljob_runtime.roles.trainer import Trainer
+from rljob_runtime.roles.trainer.consumed_log import open_consumed_log
 from rljob_runtime.training.checkpoints import CheckpointStore
 from rljob_runtime.training.registry import create_backend
 from rljob_runtime.weights.create import open_store
@@ -180,7 +181,7 @@ class Roles:
             self.checkpoints,
             self.around_backend(create_backend(self.config, rank=0, world_size=1, model_path=self.model)),
             attempt=self.attempt,
-            log_folder=Path(self.config.trainer_log_uri),
+            consumed_log=open_consumed_log(self.config.trainer_log_uri, attempt=self.attempt),
         )
         self.tasks["trainer"] = asyncio.create_task(role.run(self.stop))
 

@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -22,6 +22,7 @@ from small_config import small_config
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.actions import Announce
 from rljob_core.config import JobConfig
+from rljob_core.hang_limit import KnownPauses
 from rljob_core.messages import (
     COORDINATOR_EVENT,
     ENGINE_WORK,
@@ -31,10 +32,12 @@ from rljob_core.messages import (
     Generate,
 )
 from rljob_core.ports import Channel
+from rljob_core.worker_protocol import EXIT_HUNG
 from rljob_runtime.messaging.announce import publish_version
 from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.roles.rollout.pauses_file import PAUSES, PausesFile
 
-PATIENCE = 240.0  # seconds; of a busy machine
+PATIENCE = 600.0  # seconds; of a busy machine
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Worker:
         return code, message.read_text() if message.exists() else ""
 
 
-Start = Callable[[str], Worker]
+Start = Callable[..., Worker]
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +80,7 @@ def store(config: JobConfig, nats_server: EmbeddedServer) -> Callable[[], NatsSt
 def start(
     tmp_path: Path, config: JobConfig, nats_server: EmbeddedServer, store: Callable[[], NatsStore]
 ) -> Iterator[Start]:
-    """Start a worker whose engine ends in some way when it starts."""
+    """Start a worker whose engine ends in some way when it starts; earlier ones of its pod have left `pauses`."""
     plugins = install_dying_engine(tmp_path / "plugins")
     workers: list[Worker] = []
 
@@ -88,12 +91,13 @@ def start(
 
     asyncio.run(create_streams())
 
-    def begin(how: str) -> Worker:
+    def begin(how: str, pauses: KnownPauses | None = None) -> Worker:
         folder = tmp_path / f"rollout-{len(workers)}"
         folder.mkdir()
+        PausesFile(folder / PAUSES).write(pauses)
         values = config.model_dump(mode="json", by_alias=True)
         engine = values["spec"]["rollout"]["engine"]
-        engine["options"] = {"start": how, "slots": 8, "words": {"segfault": "segfault"}}
+        engine["options"] = {"start": how, "slots": 8, "words": {"segfault": "segfault", "silent": "silent"}}
         (folder / "config.json").write_text(JobConfig.model_validate(values).model_dump_json(by_alias=True))
         environment = {
             **os.environ,
@@ -102,6 +106,7 @@ def start(
             "RLJOB_NATS_URL": nats_server.url,
             "RLJOB_POD": folder.name,
             "RLJOB_POOL": "a",
+            "RLJOB_READY_FILE": str(folder / "ready"),
             "RLJOB_TERMINATION_LOG": str(folder / "termination"),
         }
         with (folder / "log").open("wb") as log:
@@ -171,7 +176,25 @@ def test_of_what_has_outlived_an_engine_the_report_names_what_the_next_one_began
     start: Start, store: Callable[[], NatsStore]
 ) -> None:
     """All of it is sent at once, and the engine has room for all of it."""
-    worker = start("")
+    event = death_by(start(""), store, ["well", "well", "segfault", "well"])
+    assert event.beginning == "g2"
+
+
+def test_one_that_hangs_is_ended_after_as_long_as_earlier_engines_of_its_pod_have_shown(
+    start: Start, store: Callable[[], NatsStore]
+) -> None:
+    known = KnownPauses(seconds=3, longest=1000, total=10_000, swaps=2)
+    worker = start("", known)
+    event = death_by(worker, store, ["well", "silent"])
+    assert (event.exit_code, event.message) == (EXIT_HUNG, "no new token for 3 s: ended by its watcher")
+    assert event.beginning == "g1"
+    assert {"g1.0", "g1.1"} <= set(event.trajectories)
+    assert all(tokens >= 0 for tokens in event.tokens)
+    assert PausesFile(worker.folder / PAUSES).read() == replace(known, seconds=6)
+
+
+def death_by(worker: Worker, store: Callable[[], NatsStore], words: Sequence[str]) -> EngineDied:
+    """The report of an engine's death by these prompts, two siblings each, all of which have outlived another one."""
 
     async def send() -> list[CoordinatorEvent]:
         opened = store()
@@ -179,7 +202,6 @@ def test_of_what_has_outlived_an_engine_the_report_names_what_the_next_one_began
         await publish_version(opened, Announce(1, 0, None, "", False))
         while not (serving := re.search(r"engine (\S+) serves", worker.log)):  # noqa: ASYNC110  another process writes it
             await asyncio.sleep(0.1)
-        words = ["well", "well", "segfault", "well"]
         work = tuple(
             Generate(f"g{number}.{sibling}", 1, number, f"{number} {word}", 0, "sampled", 0, survivor=True)
             for number, word in enumerate(words)
@@ -193,7 +215,7 @@ def test_of_what_has_outlived_an_engine_the_report_names_what_the_next_one_began
 
     (event,) = asyncio.run(send())
     assert isinstance(event, EngineDied)
-    assert event.beginning == "g2"
+    return event
 
 
 def test_one_that_is_asked_to_end_and_one_that_is_killed_from_outside_report_nothing(

@@ -15,9 +15,22 @@ FACES = [
     "rljob_runtime.engines",
     "rljob_runtime.training",
     "rljob_runtime.rewards",
+    "rljob_runtime.environments",
     "rljob_runtime.lengths",
+    "rljob_runtime.trackers",
 ]
-HEAVY = {"torch", "transformers", "vllm", "deepspeed", "peft", "safetensors", "aiohttp"}
+HEAVY = {
+    "torch",
+    "transformers",
+    "vllm",
+    "deepspeed",
+    "peft",
+    "safetensors",
+    "aiohttp",
+    "wandb",
+    "mlflow",
+    "trackio",
+}
 
 
 @pytest.mark.parametrize(

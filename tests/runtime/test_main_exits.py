@@ -14,7 +14,7 @@ from small_config import small_config
 
 from rljob_contract.tiny_models import tiny_model
 
-PATIENCE = 240.0  # seconds; of a busy machine
+PATIENCE = 600.0  # seconds; of a busy machine
 
 
 @pytest.fixture(scope="module")

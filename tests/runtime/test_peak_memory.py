@@ -27,10 +27,11 @@ from rljob_runtime.messaging import wire
 from rljob_runtime.messaging.chunks import CHUNKS_HEADER
 from rljob_runtime.messaging.ledger import SNAPSHOT, Ledger
 from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.messaging.payload_index import SUMMARY_HEADER
 from rljob_runtime.messaging.summaries import encode_summaries, summarize
-from rljob_runtime.messaging.trajectories import SUMMARY_HEADER, TrajectoryStore
+from rljob_runtime.messaging.trajectories import TrajectoryStore
 
-SECONDS = 240
+SECONDS = 600
 MB = 1 << 20
 TIMES = 400
 #: A process needs some for what else it does meanwhile; one chunk, named so often, would cost 400 MB at least.

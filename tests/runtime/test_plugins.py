@@ -91,7 +91,7 @@ def test_an_installed_engine_has_its_name_and_its_options(plugin: Path) -> None:
     assert (path, options.speed, decode) == (plugin, 3, str)
     assert isinstance(options, BaseModel)
     unknown = refusal("Mine", {"sped": 3})
-    assert unknown == "spec.rollout.engine.options.sped: unknown: engine Mine has speed"
+    assert unknown == "spec.rollout.engine.options.sped: unknown: did you mean speed? engine Mine has speed"
     assert refusal("Mine", {"speed": "fast"}).startswith("spec.rollout.engine.options.speed: ")
 
 

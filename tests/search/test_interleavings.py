@@ -10,6 +10,7 @@ from exploration import SYNCHRONOUS, WIDER, any_job, explore, small_job, walk
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from model_sites import POOLS, ModelOverSites
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,36 @@ def test_every_interleaving_of_a_small_job(changes: dict[str, Any], scope: dict[
     assert found.ends["Succeeded"] > 0
 
 
+@pytest.mark.parametrize(
+    ("changes", "scope"),
+    [
+        ({"steps": 2}, {"heals": False}),
+        ({"steps": 2}, {"heals": True}),
+        pytest.param({"steps": 2, "data": {"groupSize": 2}}, {"heals": False}, marks=pytest.mark.nightly),
+        pytest.param({"steps": 1}, {"deaths": 1}, marks=pytest.mark.nightly),
+        pytest.param({"steps": 3}, {"heals": False}, marks=pytest.mark.nightly),
+    ],
+    ids=["it stays away", "it returns", "siblings", "a death", "three steps"],
+)
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_every_interleaving_of_a_job_with_a_site_whose_link_is_cut(
+    changes: dict[str, Any], scope: dict[str, Any]
+) -> None:
+    job = small_job(rollout={"pools": POOLS}, **changes)
+    found = explore(job, kind=ModelOverSites, engines=2, cuts=1, **scope)
+    assert found.ends["Succeeded"] > 0
+
+
+@pytest.mark.parametrize("first", range(0, 400, 200))
+def test_any_way_through_a_job_with_a_site_whose_link_is_cut(first: int) -> None:
+    ends = [
+        walk(random.Random(s), sites=True, slow="g0.0" if s % 4 else "", poison="" if s % 4 else "g1")
+        for s in range(first, first + 200)
+    ]
+    assert sum(model.planner.state.attempts_failed["SiteAway"] for model in ends) > 20
+
+
 @pytest.mark.parametrize("first", range(0, 2000, 500))
 def test_any_way_through_any_job(first: int) -> None:
     for seed in range(first, first + 500):
@@ -59,13 +90,17 @@ def test_any_way_through_a_job_with_poison(first: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)  # minutes alone, but beside CI's other lanes it has had less than half a processor
 @pytest.mark.parametrize(
-    "zombies",
-    [True, pytest.param(False, marks=pytest.mark.nightly)],  # the former visits the latter's states and more
-    ids=["processes live on", "processes are gone"],
+    ("engines", "zombies"),
+    [  # with processes that live on, a search visits all states of that without them, and more
+        (2, True),
+        pytest.param(3, True, marks=pytest.mark.nightly),
+        pytest.param(3, False, marks=pytest.mark.nightly),
+    ],
+    ids=["two engines", "three engines", "three engines, whose processes are gone"],
 )
-def test_every_interleaving_of_three_engines_two_groups_three_versions_and_a_death(zombies: bool) -> None:
+def test_every_interleaving_of_two_groups_three_versions_and_a_death(engines: int, zombies: bool) -> None:
     """Of processes that are taken for dead."""
-    found = explore(small_job(steps=2), engines=3, deaths=1, zombies=zombies)
+    found = explore(small_job(steps=2), engines=engines, deaths=1, zombies=zombies)
     assert found.ends["Succeeded"] > 0
 
 

@@ -7,7 +7,7 @@ from simulation import check_outcomes
 from tests.draw import chance
 
 CHUNK = 50
-DRAWN = chance("simulation").sample(range(2000, 1_000_000, CHUNK), 4)
+DRAWN = chance("simulation").sample(range(2000, 1_000_000, CHUNK), 2)
 
 
 @pytest.mark.parametrize("first", DRAWN)

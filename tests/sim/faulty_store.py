@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from replicas import Replicas
+from sites import SimulatedSite
 
 from rljob_core.errors import StoreUnavailable
 from rljob_core.ports import Channel, Delivery, Message, Queue
@@ -166,15 +167,23 @@ class FaultyStore:
         faults: the probabilities of faults.
         chance: the random number generator; the same seed gives the same run.
         replicas: the servers that keep the streams; by default nothing happens to them.
+        sites: that this store's client reaches by way of its server.
 
     Attributes:
         line: the connection, on which a test can cause faults (`line.cut_off`).
     """
 
     def __init__(
-        self, store: MemoryStore, faults: Faults, chance: random.Random, replicas: Replicas | None = None
+        self,
+        store: MemoryStore,
+        faults: Faults,
+        chance: random.Random,
+        replicas: Replicas | None = None,
+        *,
+        sites: Mapping[str, SimulatedSite] | None = None,
     ) -> None:
         self._store = store
+        self._sites = sites or {}
         self.line = Line(faults, chance, Replicas() if replicas is None else replicas)
 
     async def open(self) -> None:
@@ -195,6 +204,8 @@ class FaultyStore:
         expected_sequence: int | None = None,
         expected_id: str | None = None,
     ) -> int:
+        if channel is Channel.WORK and suffix.startswith("site."):
+            self._sites[suffix.split(".")[1]].work_was_sent()
         # The server recognises a repeated publish by its message id.
         identity = message_id
         is_repeated = (
@@ -251,6 +262,9 @@ class FaultyStore:
     async def get(self, channel: Channel, sequences: Sequence[int]) -> list[Message | None]:
         return await self.line.call(lambda: self._store.get(channel, sequences))
 
+    async def newest(self, channel: Channel, suffixes: Sequence[str]) -> list[Message | None]:
+        return await self.line.call(lambda: self._store.newest(channel, suffixes))
+
     async def delete(self, channel: Channel, sequences: Sequence[int]) -> None:
         await self.line.call(lambda: self._store.delete(channel, sequences))
 
@@ -263,11 +277,22 @@ class FaultyStore:
     async def limit(self, channel: Channel) -> int:
         return await self.line.call(lambda: self._store.limit(channel))
 
+    async def filled(self, channel: Channel) -> tuple[int, int]:
+        return await self.line.call(lambda: self._store.filled(channel))
+
     async def suffixes(self, channel: Channel, pattern: str) -> dict[str, int]:
         return await self.line.call(lambda: self._store.suffixes(channel, pattern))
 
     async def put_signal(self, key: str, value: bytes) -> None:
         await self.line.call(_once(lambda: self._store.put_signal(key, value)))
+
+    async def put_site_beat(self, site: str, value: bytes) -> None:
+        if not self.line.lost and site in self._sites:
+            self._sites[site].beat(value)
+
+    async def put_site_mark(self, site: str, value: str) -> None:
+        if not self.line.lost and site in self._sites:
+            self._sites[site].mark(value)
 
     async def delete_signal(self, key: str) -> None:
         await self.line.call(_once(lambda: self._store.delete_signal(key)))

@@ -1,4 +1,4 @@
-"""First attempts that cannot be true: an engine's without log-probabilities, a worker's of weights to come."""
+"""First attempts that cannot be true: without log-probabilities, of weights to come, or with turns that grow older."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rljob_core.trajectory import VersionSpan, group_of
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
 from rljob_runtime.messaging.memory.store import MemoryStore
+from rljob_runtime.messaging.payload_index import SUMMARY_HEADER
 from rljob_runtime.messaging.summaries import PayloadSummary, decode_summaries, encode_summaries
-from rljob_runtime.messaging.trajectories import SUMMARY_HEADER
 
 
 class MislabellingStore(FaultyStore):
@@ -80,15 +80,19 @@ class GarblingEngine(EmulatedEngine):
 
     Args:
         group: id of the group; "" for none.
+        aged: id of a group of episodes whose later responses it says were made by older weights; "" for none.
     """
 
-    def __init__(self, options: EmulatedEngineOptions, group: str) -> None:
+    def __init__(self, options: EmulatedEngineOptions, group: str, aged: str) -> None:
         super().__init__(options)
-        self._group = group
+        self._group, self._aged = group, aged
 
     def _completed(self, response: Any) -> Completed:
         completed = super()._completed(response)
-        trajectory, _, attempt = completed.id.partition("@")
+        trajectory, _, name = completed.id.partition("@")
+        attempt, _, turn = name.partition("/")
+        if group_of(trajectory) == self._aged and attempt == "1" and turn:
+            return replace(completed, versions=completed.versions - 1)
         if group_of(trajectory) != self._group or attempt != "1":
             return completed
         return replace(completed, logprobs=np.full_like(completed.logprobs, np.nan))

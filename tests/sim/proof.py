@@ -10,8 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rljob_core.job_state import ENGINE_LOST, JobState
+from episode_proof import Payload, check_failures, explains, require
+
+from rljob_core.job_state import ENGINE_LOST, JobState, Sibling
 from rljob_core.planner.payload_checks import INVALID
+from rljob_core.planner.site_links import AWAY_HEARTBEATS, GRACE_HEARTBEATS
 from rljob_core.ports import Channel, WeightManifest
 from rljob_core.records import (
     FED,
@@ -21,11 +24,12 @@ from rljob_core.records import (
     Generated,
     GroupAborted,
     Inherited,
+    JobFinished,
     MicroBatchAssigned,
     Record,
     SiblingReset,
 )
-from rljob_core.trajectory import State, group_of
+from rljob_core.trajectory import State, group_of, prompt_of_group
 from rljob_runtime.messaging.ledger import CLAIM, RECORDS, Chain, read_batch
 
 if TYPE_CHECKING:
@@ -43,14 +47,8 @@ REASONS = {
 """What the ledger says of a group that is given up, by the kind of poison."""
 
 
-class Refuted(AssertionError):
-    """An invariant does not hold."""
-
-
-def require(holds: bool, what: str) -> None:
-    """Raise `Refuted` unless `holds` is true."""
-    if not holds:
-        raise Refuted(what)
+PATIENCE_SECONDS = 120.0
+"""For which a coordinator may send work into a cut: it may be frozen for 50 s, and its own heartbeats may be late."""
 
 
 def prove(job: Job) -> bool:
@@ -64,7 +62,9 @@ def prove(job: Job) -> bool:
     if finished is None and job.cut_after_end:
         return False
     unlearnable = job.mishaps.unlearnable
-    if finished is not None and finished.outcome == "Failed" and unlearnable is not None:
+    if finished is not None and _is_ended_by_games(job, finished):
+        job.happened["ended by games"] += 1
+    elif finished is not None and finished.outcome == "Failed" and unlearnable is not None:
         require(unlearnable.is_named_in(finished.message), f"[unlearnable] {unlearnable}: {finished}")
         job.happened["unlearnable named"] += 1
     else:
@@ -75,8 +75,11 @@ def prove(job: Job) -> bool:
     chain = _chain(job, state)
     fed = list(_fed(job))
     _check_consumed(job, chain, fed)
+    if job.games is not None:
+        check_failures(job.games, (record for _, record in records_of(job)))
     _check_given_up(job)
     _check_outputs(job)
+    _check_links(job)
     if unlearnable is not None:
         proposals = [manifest.proposal for manifest in chain if manifest.proposal is not None]
         trained = {group_of(t) for proposal in proposals for part in proposal.micro_batches for t in part}
@@ -89,27 +92,49 @@ def prove(job: Job) -> bool:
     return True
 
 
+def _is_ended_by_games(job: Job, finished: JobFinished) -> bool:
+    """Whether more prompts of a step were given up than it has, some of them for their games, which end by chance."""
+    if job.games is None or finished.outcome != "Failed" or "were given up" not in finished.message:
+        return False
+    given_up = [
+        r for _, r in records_of(job) if isinstance(r, GroupAborted) and r.reason == "PromptExhausted"
+    ]
+    harmed = any(job.games.harm[False, prompt_of_group(record.group)] for record in given_up)
+    return harmed and len(given_up) > job.config.spec.data.prompts_per_step
+
+
 def _check_outputs(job: Job) -> None:
     """No engine is blamed for its responses, as all of them work correctly, except those that are made not to."""
-    poison = job.mishaps.poison
-    empty = poison.group if poison is not None and poison.kind == "empty" else ""
-    false = {job.mishaps.mislabelled, job.mishaps.garbled, empty}
-    for _, record in _records(job):
+    false = _false(job)
+    for _, record in records_of(job):
         if isinstance(record, SiblingReset) and record.failure and record.reason == INVALID:
             require(group_of(record.trajectory) in false, f"[output] a response was refused: {record}")
             job.happened[f"refused: {record.detail.partition(' ')[0]}"] += 1
 
 
-def _check_given_up(job: Job) -> None:
-    """Poison, and nothing beside it, is given up; unless engines were lost so often that chance may accuse a group."""
+def _false(job: Job) -> set[str]:
+    """Groups to which engines are made to respond with what cannot be."""
     poison = job.mishaps.poison
+    empty = poison.group if poison is not None and poison.kind == "empty" else ""
+    return {job.mishaps.mislabelled, job.mishaps.garbled, job.mishaps.aged, empty} - {""}
+
+
+def _check_given_up(job: Job) -> None:
+    """Poison, and nothing beside it, is given up; unless engines were lost so often that chance may accuse a group.
+
+    Also games may fail by chance, and so may attempts that come from engines which are made to be wrong.
+    """
+    poison, most = job.mishaps.poison, job.config.spec.pipeline.max_attempts
     losses = sum(times for what, times in job.happened.items() if "rollout" in what)
-    may_accuse = losses >= job.config.spec.pipeline.max_attempts
-    for _, record in _records(job):
+    may_accuse = losses >= most
+    for _, record in records_of(job):
         if isinstance(record, GroupAborted) and record.reason == "PromptExhausted":
             guilty = poison is not None and record.group == poison.group
             if not guilty and may_accuse and ENGINE_LOST in record.detail:
                 job.happened["given up by chance"] += 1
+                continue
+            others = losses + (record.group in _false(job)) + guilty * most
+            if job.games is not None and explains(job.games, record, others=others, most=most):
                 continue
             require(guilty, f"[poison] {record.group} was given up: {record.detail}")
             reason = REASONS[poison.kind] if poison is not None else ""
@@ -132,7 +157,7 @@ def _check_given_up(job: Job) -> None:
         require(poison.group not in consumed, f"[poison] {poison.group} was trained")
 
 
-def _records(job: Job) -> Iterator[tuple[JobState, Record]]:
+def records_of(job: Job) -> Iterator[tuple[JobState, Record]]:
     """Each record that counts, with the state before it."""
     chain, state = Chain(), JobState()
     for message in job.server.job(job.config.subject).streams[Channel.LEDGER].since(1):
@@ -159,9 +184,11 @@ def _follow(job: Job) -> tuple[JobState, dict[tuple[int, int, int, int], list[tu
     inherited: dict[tuple[str, int], Inherited | None] = {}
     assigned: dict[tuple[int, int, int, int], list[tuple[str, ...]]] = {}
     state = JobState()
-    for state, record in _records(job):
+    for state, record in records_of(job):
         match record:
             case Dispatched():
+                home = job.homes.get(record.engine.rpartition(".")[0], "")
+                require(record.site == home, f"[site] {record.engine} is at {home!r}, not {record.site!r}")
                 for key in zip(record.trajectories, record.attempts, strict=True):
                     made = record.inherited.get(key[0])
                     oldest = record.min_version if made is None else made.span.min
@@ -180,11 +207,14 @@ def _follow(job: Job) -> tuple[JobState, dict[tuple[int, int, int, int], list[tu
                     or (record.span.min <= made.span.min and record.response_tokens > made.tokens),
                     f"[inherited] {record.trajectory} did not go on from {made}",
                 )
-            case SiblingReset(reason="EngineLost"):
+            case SiblingReset(reason="EngineLost" | "Drained"):
                 sibling = state.sibling(record.trajectory)
                 assert sibling is not None
-                if sibling.state is State.GENERATING and job.calm:
+                _check_stored(job, sibling)
+                if record.reason == ENGINE_LOST and sibling.state is State.GENERATING and job.calm:
                     require(sibling.engine in job.suspects, f"[lease] {sibling.engine} was alive")
+            case SiblingReset(reason="SiteAway" | "WeightsAwaited"):
+                _check_given_to_others(job, state, record)
             case SiblingReset():
                 by_loss = record.reason in {"StalePayload", "RewardLost"}
                 require(
@@ -194,6 +224,43 @@ def _follow(job: Job) -> tuple[JobState, dict[tuple[int, int, int, int], list[tu
                 key = (record.step, record.micro_batch, record.attempt, record.epoch)
                 assigned.setdefault(key, []).append(record.groups)
     return state, assigned
+
+
+def _check_stored(job: Job, sibling: Sibling) -> None:
+    """Nothing is generated again that the site of an engine which has ended had stored: it was only late."""
+    site = job.sites.get(sibling.site)
+    is_certain = job.calm and not job.mishaps.faults.late_effect and sibling.engine not in job.frozen
+    if site is None or not is_certain or site.faults.longest >= GRACE_HEARTBEATS:
+        return
+    job.happened["losses at a site"] += 1
+    key = sibling.id, sibling.attempt
+    require(
+        key not in site.payloads, f"[stored] {key} is generated again, though {sibling.site} had stored it"
+    )
+
+
+def _check_given_to_others(job: Job, state: JobState, record: SiblingReset) -> None:
+    """Only what the current step waits for is given to others, and only by a site that may have been away."""
+    sibling = state.sibling(record.trajectory)
+    assert sibling is not None
+    require(not record.failure and not record.died, f"[away] {record.trajectory} is to blame")
+    site = job.sites[job.homes[sibling.engine.rpartition(".")[0]]].faults
+    step = state.buffers.buffer_of(group_of(record.trajectory)).step
+    job.happened[f"given to others: {record.reason}"] += 1
+    job.happened["given to others after the site's grace"] += step != state.version
+    if record.reason == "SiteAway" and job.calm:
+        require(
+            site.longest >= AWAY_HEARTBEATS - 2, f"[away] {site.name} was given {site.longest} s to answer"
+        )
+    if record.reason == "WeightsAwaited" or site.longest < GRACE_HEARTBEATS:
+        require(step == state.version, f"[current] {record.trajectory} of step {step} was not waited for yet")
+
+
+def _check_links(job: Job) -> None:
+    """Nothing was sent to a site that had been cut off for long: at least since two coordinators were replaced."""
+    for site in job.sites.values():
+        said = f"[away] {site.faults.name} was sent work {site.latest_work:.0f} s after its link was cut"
+        require(site.latest_work <= PATIENCE_SECONDS or not job.calm, said)
 
 
 def _chain(job: Job, state: JobState) -> list[WeightManifest]:
@@ -220,6 +287,7 @@ def _fed(job: Job) -> Iterator[FedMicroBatch]:
 
 def _check_consumed(job: Job, chain: list[WeightManifest], fed: list[FedMicroBatch]) -> None:
     consumed: Counter[str] = Counter()
+    payloads: list[Payload] = []
     for manifest in chain:
         commit = manifest.proposal
         assert commit is not None
@@ -243,4 +311,7 @@ def _check_consumed(job: Job, chain: list[WeightManifest], fed: list[FedMicroBat
             for item in line.items:
                 stale = commit.version - 1 - item.span.min
                 require(stale <= commit.max_staleness, f"[bound] {item.trajectory} was {stale} versions old")
+            payloads += [(item.trajectory, item.attempt, item.digest) for item in line.items]
     require(max(consumed.values(), default=1) == 1, "[once] a trajectory was trained twice")
+    if job.fed_episodes is not None:
+        job.fed_episodes.check_whole(payloads)

@@ -11,8 +11,9 @@ import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
@@ -21,12 +22,15 @@ from typing import Any
 
 import virtual_time
 from any_lengths import AnyLengths
+from episode_proof import FedEpisodes, Refuted, require
+from episodes import GameFaults, Games, any_game_faults, simulated_client
 from faulty_store import Faults, FaultyStore
 from mislabelling import GarblingEngine, MislabellingStore
 from poison import Poison, PoisonedEngine, any_poison, unsendable
 from power import Disk
-from proof import Refuted, prove, require
+from proof import prove
 from replicas import Replicas, ServerFaults, any_server_faults
+from sites import SimulatedSite, SiteFaults, any_site
 from unlearnable import Unlearnable, UnlearningBackend, any_unlearnable
 from world import job_config
 
@@ -34,7 +38,7 @@ from rljob_cli.audit import audit
 from rljob_cli.audit.evidence import Evidence
 from rljob_cli.audit.read import collect
 from rljob_core.config import JobConfig
-from rljob_core.errors import Fenced, JobFailed, StoreUnavailable
+from rljob_core.errors import Fenced, JobFailed, ResourceMissing, StoreUnavailable
 from rljob_core.messages import (
     ENGINE_WORK,
     REWARD_QUEUE,
@@ -43,13 +47,14 @@ from rljob_core.messages import (
     Release,
     RewardResult,
     RoleFailed,
+    work_suffix,
 )
 from rljob_core.planner.pipeline_change import pipeline_set
-from rljob_core.ports import Channel, first_sequence
+from rljob_core.ports import Channel, TrainingSample, first_sequence
 from rljob_core.records import JobFinished, PipelineSet, SpecInForce
-from rljob_core.spec import PipelineSpec, RLJobSpec
+from rljob_core.spec import ENVIRONMENT_SCORE, PipelineSpec, RLJobSpec, RolloutSpec
 from rljob_core.streams_budget import trajectory_stream_bytes
-from rljob_core.trajectory import group_id
+from rljob_core.trajectory import Trajectory, group_id
 from rljob_core.worker_protocol import EXIT_HUNG
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
@@ -58,20 +63,23 @@ from rljob_runtime.messaging.ledger import RECORDS, read_batch
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.process.alive import AliveWriter
+from rljob_runtime.rewards.messages import ScoringOutcome
 from rljob_runtime.roles.coordinator import Coordinator
-from rljob_runtime.roles.reward import ResultPublisher
+from rljob_runtime.roles.reward import ResultPublisher, with_environments_score
 from rljob_runtime.roles.rollout import Rollout
+from rljob_runtime.roles.rollout.pauses_file import PausesFile
 from rljob_runtime.roles.trainer import Trainer
+from rljob_runtime.roles.trainer.consumed_log import FolderConsumedLog
 from rljob_runtime.training.checkpoints import CheckpointStore
 from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 
 LIMIT_SECONDS = 4 * 3600.0
 """Virtual time within which every job must have ended."""
-HANG_SECONDS = 20
+HANG_SECONDS = 60
+"""Seconds without a new token after which any engine is ended; one whose pauses are known is ended sooner."""
 
 NEW_TIMEOUT_SECONDS = 7.5
-"""Seconds without a new token after which an engine is ended."""
 HEALTHY = (Fenced, StoreUnavailable, asyncio.CancelledError)
 """Exceptions with which a role may end and be started again."""
 
@@ -83,6 +91,17 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
+
+    encode_piece = encode
+
+    def render_reply(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        last: int,
+        tools: Sequence[Mapping[str, object]] | None = None,
+    ) -> str:
+        return "".join(message["content"] for message in messages)
 
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(tokens).decode(errors="replace")
@@ -131,11 +150,14 @@ class Mishaps:
         poison: what harms each engine that generates it, cannot be sent to one, or cannot be scored; None for nothing.
         unlearnable: what no trainer can learn from; None for nothing.
         mislabelled: id of a group whose first attempts a rollout worker stores as of weights to come; "" for none.
+        aged: id of a group in whose first attempts engines without poison say that later turns are older; "" for none.
         garbled: id of a group to whose first attempts engines without poison respond with NaN; "" for none.
         limited: whether the trajectory stream has its usual limit, so that prompts are measured; else it has none.
         faults: the probabilities of network faults.
         servers: what happens to the servers that replicate the streams.
+        sites: where engines are besides those at the hub.
         correlation: that the predictor of lengths claims of its estimates, which may be anything.
+        games: what goes wrong with the environment, if the job has one.
     """
 
     deaths: int = 0
@@ -150,10 +172,13 @@ class Mishaps:
     unlearnable: Unlearnable | None = None
     mislabelled: str = ""
     garbled: str = ""
+    aged: str = ""
     limited: bool = False
     faults: Faults = field(default_factory=Faults)
     servers: ServerFaults = field(default_factory=ServerFaults)
     correlation: float = 0.0
+    sites: tuple[SiteFaults, ...] = ()
+    games: GameFaults = field(default_factory=GameFaults)
 
 
 class Job:
@@ -206,6 +231,42 @@ class Job:
         """Reports of deaths that are on their way."""
         self.suspects: set[str] = set()
         """Engines that were killed, asked to stop, or without a heartbeat for a while."""
+        self.frozen: set[str] = set()
+        """Of these, those that were without a heartbeat, and may have lived on."""
+        self.sites = {
+            faults.name: SimulatedSite(
+                faults,
+                self.server.job(config.subject),
+                self.stored,
+                subject=config.subject,
+                chance=random.Random(f"site {faults} {chance.getstate()}"),
+                happened=self.happened,
+            )
+            for faults in mishaps.sites
+        }
+        self.games = self._games()
+        self.fed_episodes = None if self.games is None else FedEpisodes(config, self.games)
+        away = [name for name, site in self.sites.items() for _ in range(site.faults.engines)]
+        self.homes = {f"rollout-{engines + n}": name for n, name in enumerate(away)}
+        """The sites of the roles that are not at the hub."""
+
+    def _games(self) -> Games | None:
+        environment = self.config.spec.rollout.environment
+        if environment is None:
+            return None
+        return Games(
+            self.mishaps.games,
+            random.Random(f"games {self.chance.getstate()}"),
+            self.happened,
+            timeout_seconds=environment.timeout_seconds,
+            episode_seconds=environment.episode_seconds,
+            refute=self._refute,
+        )
+
+    def _refute(self, why: str) -> None:
+        """End the job, for this reason."""
+        self.failure = self.failure or Refuted(why)
+        self.done.set()
 
     @property
     def calm(self) -> bool:
@@ -216,20 +277,33 @@ class Job:
 
     # ------------------------------------------------------------------------------------------ roles
 
+    def site_of(self, role: str) -> SimulatedSite | None:
+        return self.sites.get(self.homes.get(role, ""))
+
+    def memory(self, role: str) -> MemoryStore:
+        """The server that a role is connected to."""
+        site = self.site_of(role)
+        return MemoryStore(self.server, subject=self.config.subject) if site is None else site.store()
+
     def connect(self, role: str) -> FaultyStore:
-        memory = MemoryStore(self.server, subject=self.config.subject)
+        memory = self.memory(role)
         faults, chance = self.mishaps.faults, random.Random(self.chance.getrandbits(64))
         if self.mishaps.mislabelled and role.startswith("rollout-"):
             group = self.mishaps.mislabelled
             self.lines[role] = MislabellingStore(
-                memory, faults, chance, self.replicas, group=group, happened=self.happened
+                memory, faults, chance, self._replicas_of(role), group=group, happened=self.happened
             )
         else:
-            self.lines[role] = FaultyStore(memory, faults, chance, self.replicas)
+            self.lines[role] = FaultyStore(memory, faults, chance, self._replicas_of(role), sites=self.sites)
         return self.lines[role]
 
-    def weights(self) -> StoredWeights:
-        return StoredWeights(self.stored, anchor_every=self.config.spec.weights.anchor_every)
+    def _replicas_of(self, role: str) -> Replicas:
+        return self.replicas if role not in self.homes else Replicas()
+
+    def weights(self, role: str = "") -> StoredWeights:
+        site = self.site_of(role)
+        stored = self.stored if site is None else site.weights
+        return StoredWeights(stored, anchor_every=self.config.spec.anchor_every)
 
     def start(self, role: str) -> None:
         """Start a role's next process."""
@@ -271,28 +345,34 @@ class Job:
         return self.render(prompt)
 
     async def _rollout(self, role: str, store: FaultyStore, number: int) -> None:
-        options = EmulatedEngineOptions.model_validate(self.config.engine_options("a"))
+        pool = self.homes.get(role, "a")
+        options = EmulatedEngineOptions.model_validate(self.config.engine_options(pool))
         engine = self._engine(options, role, number)
         begins = self.begins.setdefault(f"{role}.{number}", Begins())
         rollout = Rollout(
             self.config,
             store,
-            self.weights(),
+            self.weights(role),
             engine,
             Tokenizer(),
             vocabulary=1 << 31,
             pod=role,
-            pool="a",
+            pool=pool,
             nonce=str(number),
             started=asyncio.get_running_loop().time(),
             alive=begins,
+            pauses=PausesFile(),
             changes=self._changes(),
+            environments=None if self.games is None else simulated_client(self.config, self.games),
         )
         stop = self.drains[role] = asyncio.Event()
         self.rollouts[role] = rollout
         watch = asyncio.create_task(self._end_if_it_hangs(role, number, begins))
         try:
             await rollout.run(stop)
+        except* ResourceMissing:  # of its environment: the process ends
+            self.happened["no environment"] += 1
+            self._suspect(role)
         finally:
             watch.cancel()
             await engine.close()
@@ -301,14 +381,13 @@ class Job:
         await begins.hung()
         poison = self.mishaps.poison
         if poison is None or poison.kind != "hangs":
-            self.failure = Refuted(f"[hang] {role} was ended although it generates")
-            self.done.set()
-        self._poisoned(role, number, EXIT_HUNG, f"no new token for {HANG_SECONDS} s")
+            self._refute(f"[hang] {role} was ended although it generates")
+        self._poisoned(role, number, EXIT_HUNG, f"no new token for {begins.limit} s")
 
     def _engine(self, options: EmulatedEngineOptions, role: str, number: int) -> EmulatedEngine:
         poison = self.mishaps.poison
         if poison is None or poison.kind in {"unscored", "unsendable"}:
-            return GarblingEngine(options, self.mishaps.garbled)
+            return GarblingEngine(options, self.mishaps.garbled, self.mishaps.aged)
         return PoisonedEngine(
             options,
             poison,
@@ -317,7 +396,7 @@ class Job:
         )
 
     async def _trainer(self, store: FaultyStore, attempt: int) -> None:
-        backend = UnlearningBackend(self.mishaps.unlearnable, self.happened)
+        backend = UnlearningBackend(self.mishaps.unlearnable, self.happened, self._watch)
         trainer = Trainer(
             self.config,
             store,
@@ -325,18 +404,26 @@ class Job:
             self.checkpoints,
             backend,
             attempt=attempt,
-            log_folder=self.folder / "trainer",
+            consumed_log=FolderConsumedLog(self.folder / "trainer", attempt=attempt),
         )
         try:
             await trainer.run(self.stop)
         except JobFailed as error:
-            if self.mishaps.unlearnable is None:
+            if self.mishaps.unlearnable is None and self.games is None:
                 raise
             if not self._is_over():
                 # As the process does; what comes after it is another attempt, which hears that the job is over.
                 await publish_event(store, RoleFailed("trainer", str(error), attempt))
                 return
         self.done.set()
+
+    def _watch(self, sample: TrainingSample) -> None:
+        """Check what a trainer is given."""
+        try:
+            if self.fed_episodes is not None:
+                self.fed_episodes.check(sample)
+        except Refuted as error:
+            self._refute(str(error))
 
     def _is_over(self) -> bool:
         """Whether the ledger has the job's end."""
@@ -351,13 +438,16 @@ class Job:
             for delivery in await queue.fetch(messages=16, timeout=5.0):
                 for trajectory, digest in zip(delivery.trajectories, delivery.digests, strict=True):
                     scored = RewardResult(trajectory.id, trajectory.attempt, digest, 0.0, {}, "scored")
-                    await publisher.publish(replace(scored, **self._score(trajectory.id)))
+                    await publisher.publish(replace(scored, **self._score(trajectory)))
                 await delivery.ack()
 
-    def _score(self, trajectory: str) -> dict[str, Any]:
+    def _score(self, trajectory: Trajectory) -> dict[str, Any]:
         poison = self.mishaps.poison
-        if poison is None or poison.score is None or not poison.is_in(trajectory):
-            return {"reward": float(sum(trajectory.encode()) % 2)}
+        if poison is None or poison.score is None or not poison.is_in(trajectory.id):
+            if self.games is None:
+                return {"reward": float(sum(trajectory.id.encode()) % 2)}
+            scored = with_environments_score(ScoringOutcome(), trajectory)
+            return {"reward": scored.reward, "parts": scored.parts, "error": scored.error}
         self.happened["poisonous score"] += 1
         return {"error": poison.score} if isinstance(poison.score, str) else {"reward": poison.score}
 
@@ -394,6 +484,7 @@ class Job:
             self._release: self.mishaps.releases,
             self._cut: self.mishaps.cuts,
             self._change: int(self.mishaps.change is not None),
+            self._kill_server: self.mishaps.games.lost_servers,
             self.replicas.elect: self.mishaps.servers.elections,
             self.replicas.lose_majority: self.mishaps.servers.minorities,
             self.replicas.fall_behind: self.mishaps.servers.laggards,
@@ -430,11 +521,11 @@ class Job:
         if self.mishaps.poison is not None and self.poisoning.random() < self.mishaps.poison.reported:
             beginning = self.begins[f"{role}.{number}"].name
             died = EngineDied(f"{role}.{number}", code, said, beginning=beginning)
-            self.reports.append(asyncio.create_task(self._report(died)))
+            self.reports.append(asyncio.create_task(self._report(role, died)))
 
-    async def _report(self, died: EngineDied) -> None:
+    async def _report(self, role: str, died: EngineDied) -> None:
         await asyncio.sleep(self.poisoning.uniform(0.0, 1.0))
-        await publish_event(MemoryStore(self.server, subject=self.config.subject), died)
+        await publish_event(self.memory(role), died)
 
     def _suspect(self, role: str) -> None:
         self.suspects.add(f"{role}.{self.instances[role]}")
@@ -451,6 +542,7 @@ class Job:
         role = self.chance.choice(sorted(self.lines))
         self.happened[f"freeze {role.partition('-')[0]}"] += 1
         self._suspect(role)
+        self.frozen.add(f"{role}.{self.instances[role]}")
         self.lines[role].line.cut_off(self.chance.uniform(5.0, 50.0))
 
     def _drain(self) -> None:
@@ -463,15 +555,19 @@ class Job:
     def _release(self) -> None:
         """As the coordinator asks for what would end sooner elsewhere; here that is chance."""
         if running := sorted(role for role in self.rollouts if role in self.tasks):
-            rollout = self.rollouts[self.chance.choice(running)]
+            role = self.chance.choice(running)
+            rollout = self.rollouts[role]
             held = [(r.work.trajectory, r.work.attempt) for r in rollout._assignments.running.values()]
             if held:
                 self.happened["release"] += 1
                 work = EngineWorkBatch(0, (Release(*map(tuple, zip(*held, strict=True))),))
-                sending = self.store.publish(
-                    Channel.WORK, f"engine.{rollout.instance}", ENGINE_WORK.dump_json(work)
-                )
+                suffix = work_suffix(rollout.instance, site=self.homes.get(role, ""))
+                sending = self.store.publish(Channel.WORK, suffix, ENGINE_WORK.dump_json(work))
                 self.sent.append(asyncio.create_task(sending))
+
+    def _kill_server(self) -> None:
+        if self.games is not None:
+            self.games.kill_server()
 
     def _cut(self) -> None:
         """The machine of the server dies; of each stream some of the newest messages are lost."""
@@ -514,7 +610,10 @@ class Job:
         Raises:
             Exception: what ended a role that should not have ended.
         """
-        for role in ("coordinator", "reward", "trainer", *(f"rollout-{n}" for n in range(self.engines))):
+        for site in self.sites.values():
+            site.start()
+        engines = range(self.engines + len(self.homes))
+        for role in ("coordinator", "reward", "trainer", *(f"rollout-{n}" for n in engines)):
             self.start(role)
         wrong = [asyncio.create_task(self._go_wrong(), name="mishaps")]
         if self.mishaps.power_cuts:
@@ -523,7 +622,8 @@ class Job:
             await self.done.wait()
         finally:
             self.stop.set()
-            everything = [*wrong, *self.tasks.values(), *self.zombies, *self.reports]
+            links = [task for site in self.sites.values() for task in site.tasks]
+            everything = [*wrong, *self.tasks.values(), *self.zombies, *self.reports, *links]
             for task in everything:
                 task.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
@@ -627,23 +727,86 @@ def any_job(chance: random.Random) -> tuple[JobConfig, Mishaps, int]:
     return config, mishaps, chance.randint(1, 3)
 
 
-def simulate(seed: int, beside: Callable[[Job], Coroutine[Any, Any, None]] | None = None) -> Job:
+def any_job_over_sites(chance: random.Random) -> tuple[JobConfig, Mishaps, int]:
+    """Draw a random job some of whose engines, or all, are at other sites."""
+    config, mishaps, engines = any_job(chance)
+    aside = random.Random(f"sites {chance.getstate()}")
+    sites = tuple(any_site(name, aside) for name in ("east", "west")[: aside.choice([1, 1, 2])])
+    pools = [{"name": "a"}, *({"name": site.name, "datacenter": site.name} for site in sites)]
+    rollout = RolloutSpec.model_validate(
+        {**config.spec.rollout.model_dump(mode="json", by_alias=True), "pools": pools}
+    )
+    spec = config.spec.model_copy(update={"rollout": rollout})
+    if aside.random() < 0.5:  # nothing else goes wrong but that engines end
+        rare = random.Random(repr(aside.getstate()))
+        mishaps = Mishaps(
+            change=mishaps.change,
+            limited=mishaps.limited,
+            deaths=rare.choice([0, 0, 3, 8]),
+            drains=rare.choice([0, 0, 2, 4]),
+        )
+    return (
+        config.model_copy(update={"spec": spec}),
+        replace(mishaps, sites=sites),
+        aside.choice([0, 1, engines]),
+    )
+
+
+def any_job_of_episodes(chance: random.Random) -> tuple[JobConfig, Mishaps, int]:
+    """Draw a random job with an environment."""
+    config, mishaps, engines = any_job(chance)
+    aside = random.Random(f"episodes {chance.getstate()}")
+    spec = config.spec.model_dump(mode="json", by_alias=True)
+    spec["reward"] |= {"functions": [ENVIRONMENT_SCORE]}
+    spec["rollout"]["sampling"] |= {"maxTokens": aside.choice([60, 120])}
+    spec["rollout"]["environment"] = {
+        "name": "simulated",
+        "maxTurns": aside.choice([1, 2, 3, 3]),
+        "timeoutSeconds": 20.0,
+        "episodeSeconds": 50,
+        # Drawn apart, so that everything else of a seed is what it was before there was a choice.
+        "episodesPerSlot": random.Random(f"episodes per slot {chance.getstate()}").choice([1, 1.5, 2, 4]),
+    }
+    prompts = config.spec.steps * config.spec.data.prompts_per_step
+    games = any_game_faults(aside, prompts=prompts)
+    if games.poisoned_group and mishaps.poison is not None and not mishaps.poison.is_held_out:
+        games = replace(games, poison=None)  # a job ends if a step of one prompt gives two up
+    if games.poison is not None and games.poison[0]:
+        spec["evaluation"] = {"samples": 3, "everySteps": 1}
+    aged = f"g{aside.randrange(prompts)}" if aside.random() < 0.2 else ""
+    changed = config.model_copy(update={"spec": RLJobSpec.model_validate(spec)})
+    return changed, replace(mishaps, games=games, aged=aged), engines
+
+
+AnyJob = Callable[[random.Random], tuple[JobConfig, Mishaps, int]]
+
+DRAWS: dict[str, AnyJob] = {"sites": any_job_over_sites, "episodes": any_job_of_episodes}
+"""Jobs that are not drawn by `any_job`."""
+
+
+def simulate(
+    seed: int,
+    beside: Callable[[Job], Coroutine[Any, Any, None]] | None = None,
+    *,
+    draw: AnyJob = any_job,
+) -> Job:
     """Run a seed's job to its end, and check it with `proof` and the audit.
 
     Args:
+        draw: which jobs there are.
         beside: what happens to the job besides; it is cancelled when the job has ended.
 
     Raises:
         Exception: the job failed or a check did.
     """
     chance = random.Random(seed)
-    config, mishaps, engines = any_job(chance)
+    config, mishaps, engines = draw(chance)
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
 
         async def whole() -> Job:
             job = Job(chance, config, mishaps, engines=engines, folder=Path(folder))
             other = None if beside is None else asyncio.create_task(beside(job))
-            with job.disk.watched():
+            with job.disk.watched(), nullcontext() if job.games is None else job.games.items():
                 await job.run()
             if other is not None:
                 other.cancel()
@@ -681,14 +844,20 @@ def main(arguments: Sequence[str]) -> int:
 
     make soak SEED=17        # one seed, with what happened in it
     make soak SEEDS=20000    # all seeds from 0 to 19,999
+    make soak SITES=1 SEED=17  # of jobs whose engines are at several sites
+    make soak EPISODES=1 SEED=17  # of jobs with an environment
     """
-    first, last = int(arguments[0]), int(arguments[-1]) if len(arguments) > 1 else int(arguments[0]) + 1
+    draw = next((DRAWS[argument] for argument in arguments if argument in DRAWS), any_job)
+    numbers = [int(argument) for argument in arguments if argument not in DRAWS]
+    first, last = numbers[0], numbers[-1] if len(numbers) > 1 else numbers[0] + 1
     if last == first + 1:
-        sys.stdout.write(f"{dict(simulate(first).happened)}\n")
+        sys.stdout.write(f"{dict(simulate(first, draw=draw).happened)}\n")
         return 0
     failed = 0
     with ProcessPoolExecutor() as pool:
-        for done, (seed, error) in enumerate(pool.map(outcome, range(first, last), chunksize=20), start=1):
+        for done, (seed, error) in enumerate(
+            pool.map(partial(outcome, draw=draw), range(first, last), chunksize=20), start=1
+        ):
             if error:
                 failed += 1
                 say(f"seed {seed}: {error}\n  replay: make soak SEED={seed}")
@@ -703,21 +872,33 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def check_outcomes(seeds: Iterable[int]) -> None:
-    """Simulate the jobs of these seeds.
+def check_outcomes(seeds: Iterable[int], *, draw: AnyJob = any_job) -> Counter[str]:
+    """Simulate the jobs of these seeds; returns what happened in them, and how often.
 
     Raises:
         AssertionError: jobs failed; it says how to repeat each.
     """
-    failed = [(seed, error) for seed, error in map(outcome, seeds) if error]
-    replays = "\n".join(f"seed {seed}: {error}\n  replay: make soak SEED={seed}" for seed, error in failed)
+    happened: Counter[str] = Counter()
+    failed = [
+        (seed, error) for seed, error in (outcome(seed, happened, draw=draw) for seed in seeds) if error
+    ]
+    kind = next((f"{name.upper()}=1 " for name, drawn in DRAWS.items() if drawn is draw), "")
+    replays = "\n".join(
+        f"seed {seed}: {error}\n  replay: make soak {kind}SEED={seed}" for seed, error in failed
+    )
     assert not failed, replays
+    return happened
 
 
-def outcome(seed: int) -> tuple[int, str]:
-    """Simulate a seed's job; return the seed and the job's error, or "" if there is none."""
+def outcome(seed: int, happened: Counter[str] | None = None, *, draw: AnyJob = any_job) -> tuple[int, str]:
+    """Simulate a seed's job; return the seed and the job's error, or "" if there is none.
+
+    What happened in a job without an error is added to `happened`.
+    """
     try:
-        simulate(seed)
+        job = simulate(seed, draw=draw)
+        if happened is not None:
+            happened.update(job.happened)
     except Exception as error:
         return seed, f"{type(error).__name__}: {error}"
     return seed, ""

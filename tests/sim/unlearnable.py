@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,10 +53,16 @@ class UnlearningBackend(EmulatedBackend):
     Args:
         unlearnable: what it fails of; None for nothing.
         happened: counts how often it has been given that.
+        watch: takes all that it is given.
     """
 
-    def __init__(self, unlearnable: Unlearnable | None, happened: Counter[str]) -> None:
-        self._unlearnable, self._happened = unlearnable, happened
+    def __init__(
+        self,
+        unlearnable: Unlearnable | None,
+        happened: Counter[str],
+        watch: Callable[[TrainingSample], None] = lambda _: None,
+    ) -> None:
+        self._unlearnable, self._happened, self._watch = unlearnable, happened, watch
         self._met = False
         super().__init__(EmulatedBackendOptions(), world_size=1, sleep=lambda _: None)
 
@@ -66,6 +73,7 @@ class UnlearningBackend(EmulatedBackend):
 
     def learn(self, sample: TrainingSample) -> tuple[float, int]:
         """Nothing; the loss is NaN where a log-probability is, as in any formula of it."""
+        self._watch(sample)
         loss, tokens = super().learn(sample)
         loss += sum(0.0 * float(segment.logprobs.sum()) for segment in sample.trajectory.segments)
         if self._unlearnable is None or group_of(sample.trajectory.id) != self._unlearnable.group:

@@ -1,7 +1,8 @@
 """An asyncio event loop with virtual time, which jumps to the next timer when no task can run.
 
-Runs are deterministic: there are no threads, the loop never waits for sockets, and sets of tasks (for instance those of
-a `TaskGroup`) iterate in the order in which the tasks were created. So the same seed gives the same run within one
+Runs are deterministic: there are no threads, the loop never waits for sockets, `time.time` follows the loop's clock
+(what messages say of the time also makes them longer or shorter), and sets of tasks (for instance those of a
+`TaskGroup`) iterate in the order in which the tasks were created. So the same seed gives the same run within one
 process; between processes, the order of sets of strings may differ.
 """
 
@@ -13,8 +14,12 @@ import gc
 import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 T = TypeVar("T")
+
+BEGAN = 1_700_000_000.0
+"""Seconds since 1970 at which virtual time begins."""
 
 
 class Deadlock(Exception):
@@ -147,7 +152,9 @@ def run(main: Coroutine[Any, Any, T], *, limit: float = float("inf"), turns: int
     gc.disable()
     try:
         with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(limit=limit, turns=turns)) as runner:
-            return runner.run(main)
+            loop = runner.get_loop()  # a thread of a library may keep this clock, and outlive the runner
+            with patch("time.time", lambda: BEGAN + loop.time()):
+                return runner.run(main)
     finally:
         if collecting:
             gc.enable()

@@ -14,7 +14,13 @@ SHORT = ResponseLengths(median=60, sigma=0.8, prompt_sigma=0.5, min=4, max=400)
 
 
 def job_config(
-    *, steps: int = 6, prompts: int = 8, siblings: int = 4, max_tokens: int = 1024, **pipeline: Any
+    *,
+    steps: int = 6,
+    prompts: int = 8,
+    siblings: int = 4,
+    max_tokens: int = 1024,
+    weight_sync: str = "Auto",
+    **pipeline: Any,
 ) -> JobConfig:
     """A job whose batches fill the engines of `engine` about once."""
     spec = {
@@ -22,7 +28,11 @@ def job_config(
         "model": {"uri": "/model"},
         "data": {"dataset": "chain_sum", "promptsPerStep": prompts, "groupSize": siblings},
         "pipeline": pipeline or {"mode": "BoundedAsync"},
-        "rollout": {"sampling": {"maxTokens": max_tokens}, "pools": [{"name": "a"}]},
+        "rollout": {
+            "sampling": {"maxTokens": max_tokens},
+            "pools": [{"name": "a"}],
+            "weightSync": weight_sync,
+        },
         "trainer": {"microBatchTokens": 4000},
     }
     return JobConfig(

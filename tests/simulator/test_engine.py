@@ -10,11 +10,12 @@ from emulated_serving import run, serve
 from rljob_core.emulation import ResponseLengths
 from rljob_core.messages import EngineProfile, Generate
 from rljob_core.ports import Request
-from rljob_core.spec import Inflight
+from rljob_core.spec import Inflight, SwapTime
 from rljob_core.trajectory import VersionSpan
 from rljob_sim import EngineKind
 from rljob_sim.clock import VirtualClock
-from rljob_sim.engine import EndedResponse, SimulatedEngine
+from rljob_sim.engine import SimulatedEngine
+from rljob_sim.response import EndedResponse
 
 LENGTHS = {"median": 60.0, "sigma": 0.9, "promptSigma": 0.6, "min": 1, "max": 500, "seed": 5}
 Work = tuple[float, int, int]
@@ -48,6 +49,7 @@ def simulated(
     engine = SimulatedEngine(
         clock, "e", kind,
         inflight=Inflight.UPDATE,
+        swap_time=SwapTime.AT_ONCE,
         lengths=ResponseLengths(60.0, 0.9, 0.6, 1, 500, seed=5),
         prompt_tokens=1,
         progress_tokens=0,
@@ -78,7 +80,8 @@ def test_a_simulated_engine_is_the_emulated_one() -> None:
         profile = EngineProfile(0.01, float(random.choice([0.0, 1e-3])), 2e-5, steps=1)
         arrivals = np.cumsum(random.exponential(0.3, size=40))
         works = [(float(at), 1000 + n // 4, n % 4) for n, at in enumerate(arrivals)]
-        swaps = np.cumsum(random.exponential(3.0, size=4)).tolist()
+        # Apart: what is announced during a swap, a worker takes in one, and an engine alone in several.
+        swaps = np.cumsum(2.0 + random.exponential(1.0, size=4)).tolist()
         options = {
             "slots": slots, "stepSeconds": 0.01, "stepSecondsPerSlot": profile.seconds_per_slot,
             "stepSecondsPerContextToken": 2e-5, "prefillSecondsPerToken": prefill, "kvTokens": kv_tokens,

@@ -12,7 +12,7 @@ from scenarios import SHORT, engine, job_config, scenario
 from simulated_run import NotingJob, write_simulated_run
 from typer.testing import CliRunner, Result
 
-from rljob_cli.main import app
+from rljob_cli.commands import app
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_cli.simulate.fleet import with_unmeasured
 from rljob_cli.simulate.measured import MeasuredJob

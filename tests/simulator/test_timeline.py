@@ -12,7 +12,7 @@ from scenarios import engine, job_config, scenario
 from rljob_cli.simulate.timeline_file import write_timeline
 from rljob_core.emulation import ResponseLengths
 from rljob_core.messages import Generate
-from rljob_core.spec import Inflight
+from rljob_core.spec import Inflight, SwapTime
 from rljob_sim import Timeline, simulate
 from rljob_sim.clock import VirtualClock
 from rljob_sim.engine import SimulatedEngine
@@ -66,6 +66,7 @@ def test_an_engine_waits_for_weights_and_swaps_them() -> None:
     lone = SimulatedEngine(
         clock, "e", engine(1, swap_seconds=0.5),
         inflight=Inflight.UPDATE,
+        swap_time=SwapTime.AUTO,
         lengths=CONSTANT,
         prompt_tokens=1,
         progress_tokens=0,

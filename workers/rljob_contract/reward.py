@@ -14,16 +14,12 @@ from dataclasses import dataclass, field
 
 from rljob_contract.check import Contract, require
 from rljob_contract.reward_scores import ANSWERS, OUTCOMES, Answer
+from rljob_contract.samples import ANYTHING
 from rljob_core.config import JobConfig
 from rljob_runtime.data.prompts import open_prompts
 from rljob_runtime.rewards.messages import ScoringOutcome
 from rljob_runtime.rewards.registry import resolve, score
 
-#: What models say besides right answers.
-_ANYTHING = (
-    "", " ", "\n", "no idea", "0", "-1", "1e999", "nan", "ünïcödé 数 🙂", "\x00\x1b[0m", "}{)(\\frac{", "\ufffd",
-    "x " * 5000,
-)  # fmt: skip
 _ITEMS = 4
 
 
@@ -50,7 +46,7 @@ class RewardSubject:
         for index in range(_ITEMS):
             item = prompts.item(index)
             right = [str(item["answer"])] if "answer" in item else []
-            found += [Answer(index, text) for text in (*right, *_ANYTHING)]
+            found += [Answer(index, text) for text in (*right, *ANYTHING)]
         return found
 
     async def scored(self, *, seed: str) -> list[tuple[Answer, ScoringOutcome]]:

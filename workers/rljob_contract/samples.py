@@ -14,6 +14,11 @@ from rljob_core.ports import TrainingSample
 from rljob_core.spec import RLJobSpec
 from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan, group_of, sibling_of
 
+#: What models say besides right answers.
+ANYTHING = (
+    "", " ", "\n", "no idea", "0", "-1", "1e999", "nan", "ünïcödé 数 🙂", "\x00\x1b[0m", "}{)(\\frac{", "\ufffd",
+    "x " * 5000,
+)  # fmt: skip
 #: Token ids of the trajectories are below.
 VOCABULARY = 50
 

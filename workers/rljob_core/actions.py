@@ -16,6 +16,7 @@ from rljob_core.messages import (
     TrainerWork,
 )
 from rljob_core.records import Inherited, StepCommitted
+from rljob_core.site_actions import FindMark, MarkFound, SendMark, SiteHeartbeat, SiteMarkSeen, SitesLost
 from rljob_core.spec import PipelineSpec, RLJobSpec
 from rljob_core.trajectory import VersionSpan
 
@@ -97,6 +98,17 @@ class PayloadAbsent:
     engine: str
     trajectory: str
     attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDrained:
+    """An engine that has drained says, in a message of the trajectory stream, that it stores no payload after this one.
+
+    The stream is read in order, so all its payloads were read.
+    """
+
+    sequence: int
+    engine: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +217,17 @@ Observation = (
     StoresRead
     | PayloadSeen
     | PayloadAbsent
+    | EngineDrained
     | ProgressFound
     | ProgressListed
     | RewardsSeen
     | RewardsComplete
     | SignalSeen
     | OwnHeartbeat
+    | SiteHeartbeat
+    | SiteMarkSeen
+    | MarkFound
+    | SitesLost
     | PipelineChanged
     | PipelineRefused
     | SpecChanged
@@ -225,10 +242,11 @@ Observation = (
 
 @dataclass(frozen=True, slots=True)
 class SendToEngine:
-    """Put work into an engine's work queue."""
+    """Put work into an engine's work queue; `site` is where the engine is, empty for the hub."""
 
     engine: str
     items: tuple[EngineWork, ...]
+    site: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,9 +347,10 @@ class CheckRewards:
 
 @dataclass(frozen=True, slots=True)
 class RetireEngine:
-    """Remove the work queue and the signal of a lost engine."""
+    """Remove the work queue and the signal of a lost engine; `site` as in `SendToEngine`."""
 
     engine: str
+    site: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +369,8 @@ Action = (
     | PredictLengths
     | GrowStream
     | FindProgress
+    | SendMark
+    | FindMark
     | ListProgress
     | DropProgress
     | DeleteRewards

@@ -6,12 +6,29 @@ variables that lead a worker to the file stand in `worker_protocol`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict
 
-from rljob_core.spec import EvaluationSpec, PoolSpec, RLJobSpec
+from rljob_core.omitted import OMITTED_IF_EMPTY
+from rljob_core.spec import EvaluationSpec, PoolSpec, RLJobSpec, SiteLinkSpec
 from rljob_core.stream_names import StreamNames
+
+
+class DownloadConfig(BaseModel):
+    """A model or a data set that is downloaded before a worker starts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    uri: str
+    field: str
+    """The manifest's field that gives the URI."""
+    source: str
+    """Of a data set `jsonl` or `parquet`; empty for the model."""
+    revision: str
+    """Empty as long as nobody has resolved the URI."""
+    path: str
+    """Where the worker finds it."""
 
 
 class JobConfig(BaseModel):
@@ -29,8 +46,23 @@ class JobConfig(BaseModel):
     trainer_log_uri: str
     """Folder of the trainer's log of the trajectories it trained on, which the audit compares with the ledger."""
 
+    samples_uri: str = ""
+    """Folder of the samples that reward workers keep; empty to keep none."""
+
     replicas: int = 1
     """Servers that keep each stream, where a role creates it."""
+
+    links: dict[str, SiteLinkSpec] = {}
+    """By site, the link between it and the hub, of the sites that the spec's pools name; a site that nothing is known
+    of is missing."""
+
+    grace: Annotated[dict[str, int], OMITTED_IF_EMPTY] = {}
+    """By site, its Site's `graceSeconds`, where that is longer than what a coordinator waits in any case."""
+    downloads: Annotated[dict[str, DownloadConfig], OMITTED_IF_EMPTY] = {}
+    """What is downloaded, by name: `model`, `data`, `evaluation`. The spec has its path in place of its URI."""
+
+    download_cache: Annotated[str, OMITTED_IF_EMPTY] = ""
+    """Folder of the cache; empty if nothing is downloaded."""
 
     @property
     def subject(self) -> str:

@@ -12,12 +12,14 @@ RLJobError
 ├── CorruptLedger         a message of the ledger does not decode, or is another job's; readers stop there
 ├── BackupDamaged         a backup lacks what its index names, or holds something else in its place
 ├── WeightsRejected       stored weights do not match the digests in their manifest
+│   └── WeightsMissing    … because they are not stored: not yet, or not any more
 ├── StoreUnavailable      the message store does not answer
 │   └── StreamCut         … with what it had: its server lost messages that were read
 ├── StoreFull             the message store refuses a payload until something is consumed
 ├── GenerationFailed      an engine could not finish a trajectory
 ├── RewardFailed          a reward function raised, or returned no number
 │   └── RewardOutOfRange  … or a number that no score may be
+├── EnvironmentFailed     an environment raised, hung, died, or returned what it must not: its attempt has failed
 ├── JobFailed             the job cannot continue; the message is for the user
 │   └── NotFinite         … because a step's loss or gradient is not finite
 └── StorageRefused        weights or a checkpoint cannot be written until the storage is repaired
@@ -84,6 +86,10 @@ class WeightsRejected(RLJobError):
     """Stored weights do not match the digests in their manifest."""
 
 
+class WeightsMissing(WeightsRejected):
+    """Weights are not stored: not yet, or not any more."""
+
+
 class StoreUnavailable(RLJobError):
     """The message store does not answer."""
 
@@ -123,6 +129,22 @@ class RewardFailed(RLJobError):
 
 class RewardOutOfRange(RewardFailed):
     """A reward function returned a number that is not finite, or larger than a score may be."""
+
+
+class EnvironmentFailed(RLJobError):
+    """An environment did not play an episode to its end.
+
+    Args:
+        reason: a word of `ENVIRONMENT_REASONS`.
+        detail: what happened.
+        blamed: whether the episode may have caused it, so that its attempt has failed.
+    """
+
+    def __init__(self, reason: str, detail: str, *, blamed: bool = True) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+        self.blamed = blamed
 
 
 class JobFailed(RLJobError):

@@ -103,10 +103,18 @@ class Buffer:
 
 
 class StalenessBuffers:
-    """All open buffers, from the trainer's current step on."""
+    """All open buffers, from the trainer's current step on.
+
+    Attributes:
+        version: the trainer's current step.
+        buffers: by step.
+        next_step: whose buffer opens next.
+        changes: how often anything has changed: while it stays the same, so does everything that follows from it.
+    """
 
     def __init__(self) -> None:
         self.version = 0
+        self.changes = 0
         self.buffers: dict[int, Buffer] = {}
         self.next_step = 0
         self._where: dict[str, int] = {}
@@ -129,6 +137,7 @@ class StalenessBuffers:
 
     def open(self, *, step: int, max_staleness: int, mode: str, capacity: int) -> None:
         """Open the next buffer and stamp it."""
+        self.changes += 1
         if step != self.next_step:
             raise ProtocolViolation(f"buffer {step} cannot open: the next one is {self.next_step}")
         if step - max_staleness > self.version:
@@ -140,6 +149,7 @@ class StalenessBuffers:
 
     def reserve(self, *, group: str, step: int, base: int) -> None:
         """Give a group an entry, before its generation starts."""
+        self.changes += 1
         buffer = self._buffer(step)
         if group in self._where:
             raise ProtocolViolation(f"{group} already has an entry in buffer {self._where[group]}")
@@ -151,12 +161,14 @@ class StalenessBuffers:
 
     def rebase(self, *, group: str, base: int) -> None:
         """Set a reserved group's base, which has become known more exactly."""
+        self.changes += 1
         buffer, entry = self._entry(group, EntryState.RESERVED)
         self._admit(buffer, group, base)
         entry.base = base
 
     def occupy(self, *, group: str, base: int) -> None:
         """All siblings are rewarded; `base` is the oldest version that really produced a token of them."""
+        self.changes += 1
         buffer, entry = self._entry(group, EntryState.RESERVED)
         self._admit(buffer, group, base)
         entry.base = base
@@ -164,6 +176,7 @@ class StalenessBuffers:
 
     def reopen(self, *, group: str, base: int) -> None:
         """A sibling of an occupied group must be generated again: the entry is only reserved."""
+        self.changes += 1
         buffer, entry = self._entry(group, EntryState.OCCUPIED)
         self._admit(buffer, group, base)
         entry.base = base
@@ -171,6 +184,7 @@ class StalenessBuffers:
 
     def move(self, *, group: str, target: int) -> None:
         """Move a group that is not in training to a free entry of another buffer, whose stamp it must satisfy."""
+        self.changes += 1
         source = self.buffer_of(group)
         entry = source.entries[group]
         if entry.state is EntryState.TRAINING:
@@ -184,6 +198,7 @@ class StalenessBuffers:
 
     def swap(self, *, group: str, displaced: str) -> None:
         """Exchange the entries of two groups; each must satisfy the stamp of the buffer that it moves to."""
+        self.changes += 1
         one, other = self.buffer_of(group), self.buffer_of(displaced)
         mover, yielder = one.entries[group], other.entries[displaced]
         if EntryState.TRAINING in (mover.state, yielder.state):
@@ -197,6 +212,7 @@ class StalenessBuffers:
 
     def train(self, *, group: str) -> None:
         """The group is assigned to the trainer; from here on it does not move."""
+        self.changes += 1
         buffer, entry = self._entry(group, EntryState.OCCUPIED)
         if buffer.step != self.version:
             raise ProtocolViolation(f"{group} is in buffer {buffer.step}, the trainer is at {self.version}")
@@ -205,6 +221,7 @@ class StalenessBuffers:
 
     def give_back(self, *, group: str) -> None:
         """A group that was in training and not committed is ready again."""
+        self.changes += 1
         buffer, entry = self._entry(group, EntryState.TRAINING)
         buffer.mark(entry, EntryState.OCCUPIED)
 
@@ -215,6 +232,7 @@ class StalenessBuffers:
             StalenessExceeded: a group is past the stamp of its buffer.
             ProtocolViolation: the step is not the current one, or not its whole batch is in training.
         """
+        self.changes += 1
         buffer = self._buffer(step)
         if step != self.version:
             raise ProtocolViolation(f"step {step} cannot be consumed: the trainer is at {self.version}")
@@ -236,6 +254,7 @@ class StalenessBuffers:
             moved: other groups of the step's buffer, and the steps to whose buffers they move; any further group in
                 it must have been aborted.
         """
+        self.changes += 1
         if step != self.version:
             raise ProtocolViolation(f"step {step} cannot be restored: the trainer is at {self.version}")
         for group in groups:
@@ -255,12 +274,14 @@ class StalenessBuffers:
 
     def revoke(self, version: int) -> None:
         """Go back to `version`: close all buffers; their groups have no entries any more."""
+        self.changes += 1
         self.buffers.clear()
         self._where.clear()
         self.version = self.next_step = version
 
     def abort(self, group: str) -> None:
         """The group ends without being consumed; only this frees its entry."""
+        self.changes += 1
         self.buffer_of(group).take(group)
         del self._where[group]
 

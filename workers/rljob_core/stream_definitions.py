@@ -20,7 +20,8 @@ CONSUMERS = 256
 SUBJECT_MESSAGES = 1 << 24
 """Messages of one subject that a stream keeps, so that empty messages do not become any number. No job comes near it: a
 work queue's message is deleted when it was read, a score when it was recorded, and the bytes of so many trajectories,
-of 18 kB at least, or of so many chunks end on any server before.
+of 18 kB at least, or of so many chunks end on any server before. Trajectories have no more messages of all subjects,
+because each chunk has a subject of its own.
 """
 WHOLE = frozenset({Channel.LEDGER, Channel.METRICS})
 """Channels of which nothing is deleted: audits read the ledger from its start, and people all lines of metrics."""
@@ -40,6 +41,10 @@ FOLLOWED = SINGLE_READER | {
 
 Definition = dict[str, Any]
 
+_ROLLUP = "allow_rollup_hdrs"
+"""Whether a message may say that it replaces all earlier ones of its subject. Copies of the stream, which hear of no
+purge, do the same once they have it.
+"""
 
 GROWING = (
     Channel.LEDGER,
@@ -119,6 +124,10 @@ def stream_definitions(
         if channel in WORK_QUEUES:
             stream["retention"] = "workqueue"
         stream |= _subject_limit(channel)
+        if channel is Channel.TRAJECTORIES:
+            stream["max_msgs"] = SUBJECT_MESSAGES
+        if channel is Channel.WEIGHTS:
+            stream[_ROLLUP] = True
         if channel is Channel.METRICS and metrics_to is not None:
             stream["republish"] = {"src": names.subject_of(channel, ">"), "dest": f"{metrics_to}.>"}
         elif channel in FOLLOWED:
@@ -161,9 +170,16 @@ def missing_settings(definition: Mapping[str, Any], held: Mapping[str, Any], mes
         messages: that it has. A server to which a lower limit for each subject is given drops messages.
     """
     found = {name: definition[name] for name in ("republish",) if name in definition and name not in held}
+    subjects = list(held.get("subjects") or ())
+    if lacking := [subject for subject in definition.get("subjects", ()) if subject not in subjects]:
+        found["subjects"] = subjects + lacking
+    if definition.get(_ROLLUP) and not held.get(_ROLLUP):
+        found[_ROLLUP] = True
     if held.get("max_msgs_per_subject", -1) <= 0 and messages <= definition["max_msgs_per_subject"]:
         names = ("max_msgs_per_subject", "discard_new_per_subject")
         found |= {name: definition[name] for name in names if name in definition}
+    if held.get("max_msgs", -1) <= 0 and messages <= definition.get("max_msgs", -1):
+        found["max_msgs"] = definition["max_msgs"]
     return found
 
 

@@ -51,6 +51,18 @@ class StreamNames:
         """Subject of the bucket's keys, with the last dot."""
         return f"$KV.{self.prefix}_signals."
 
+    def beat_subject(self, site: str) -> str:
+        """Where the coordinator publishes its heartbeat by way of a site: only the site's bucket takes it."""
+        return f"to.{site}.{self.subject}.beat"
+
+    def by_way_of(self, site: str) -> str:
+        """All subjects on which the coordinator publishes by way of a site (`*`: of any)."""
+        return f"to.{site}.{self.subject}.>"
+
+    def mark_subject(self, site: str, channel: Channel) -> str:
+        """Where the coordinator publishes a mark that comes behind what a site has stored in a channel."""
+        return f"to.{site}.{self.subject}.mark.{channel.value}"
+
     @property
     def all_streams(self) -> list[str]:
         """Every stream of the job, the signal bucket's among them."""

@@ -17,6 +17,9 @@ RESPONSE_TOKEN_BYTES = 4 + 4 + 4
 PAYLOAD_BYTES = 2048
 """What a payload has besides its tokens: its summary in the message's headers, its own header, alignment, and what the
 server adds to a message."""
+TURN_BYTES = 320
+"""What a further turn adds besides its tokens: two segments, each with a line of the header of up to 80 bytes, and with
+four columns, whose runs and alignment take up to 16 bytes each."""
 CHUNK_BYTES, CHUNK_OVERHEAD = 960 << 10, 1024
 """A payload is cut into messages of so many bytes at most, each with headers and the server's own bytes."""
 PROMPT_TOKENS = 4096
@@ -26,9 +29,16 @@ LONGEST_PROMPT_TOKENS = CHUNK_BYTES
 MINIMUM = 256 << 20
 
 
-def payload_bytes(*, prompt_tokens: int, response_tokens: int) -> int:
-    """Bytes of the trajectory stream that one payload takes at most."""
+def payload_bytes(*, prompt_tokens: int, response_tokens: int, turns: int = 1) -> int:
+    """Bytes of the trajectory stream that one payload takes at most.
+
+    Args:
+        prompt_tokens: of its prompt.
+        response_tokens: of all that follows, observations of an environment included.
+        turns: responses of the model in it at most.
+    """
     size = PROMPT_TOKEN_BYTES * prompt_tokens + RESPONSE_TOKEN_BYTES * response_tokens + PAYLOAD_BYTES
+    size += TURN_BYTES * (turns - 1)
     return size + CHUNK_OVERHEAD * (size // CHUNK_BYTES)
 
 
@@ -46,5 +56,9 @@ def _bytes_under_way(spec: RLJobSpec, *, prompt_tokens: int) -> int:
     """Bytes of all trajectories that can be under way, if all prompts are that long."""
     batch = spec.data.prompts_per_step * spec.data.group_size
     evaluation = 2 * spec.evaluation.samples if spec.evaluation is not None else 0
-    one = payload_bytes(prompt_tokens=prompt_tokens, response_tokens=spec.rollout.sampling.max_tokens)
+    one = payload_bytes(
+        prompt_tokens=prompt_tokens,
+        response_tokens=spec.rollout.sampling.max_tokens,
+        turns=spec.rollout.max_turns,
+    )
     return max(MINIMUM, one * (batch * (spec.pipeline.bound + 2) + evaluation))

@@ -92,6 +92,7 @@ class Trajectory:
         finish: why generation ended.
         engine: instance that generated it.
         sample: ``sampled`` or ``greedy`` (evaluation has both).
+        score: what its environment gave the episode; None if the job has no environment.
     """
 
     id: str
@@ -102,6 +103,7 @@ class Trajectory:
     finish: FinishReason
     engine: str
     sample: str = "sampled"
+    score: float | None = None
 
     @property
     def response_tokens(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 
 LONGEST_LINE = 1000
 """Characters of such a line that are kept."""
@@ -22,6 +23,10 @@ _FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function
 #: The margin of a line in the traceback of an exception group.
 _MARGIN = re.compile(r"^[\s|+]*")
 _WORD = re.compile(r"[^\W_]")
+#: Innermost frames of a traceback that are shown.
+_FRAMES = 12
+#: Lines of a traceback that are shown: an output may hold what only looks like one.
+_LINES = 4 * _FRAMES
 #: The line between two exceptions of a group: dashes around a number.
 _RULE = re.compile(r"-+ \d+ -+")
 
@@ -76,6 +81,30 @@ def place_in_words(error: BaseException, file: str) -> str:
             line = trace.tb_lineno
         trace = trace.tb_next
     return f"{file.rpartition('/')[2]}:{line}" if line else ""
+
+
+def own_traceback(error: BaseException) -> str:
+    """The traceback of an error of user code, without the frame of rljob's that called it; one line if it has none.
+
+    The frames and lines of one traceback are limited: user code may recurse, or raise a message of any length.
+    """
+    trace = error.__traceback__
+    inside = trace.tb_next if trace is not None else None
+    head = "Traceback (most recent call last):\n" if inside is not None else ""
+    frames = "".join(traceback.format_tb(inside, limit=-_FRAMES)) if inside is not None else ""
+    return f"{head}{frames}{error_in_words(error)}\n"
+
+
+def last_traceback(said: str) -> list[str]:
+    """The last traceback in a process's output, as printable lines; none if there is no traceback in it."""
+    lines = said.splitlines()
+    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (")]
+    if not starts:
+        return []
+    inside = lines[starts[-1] :]
+    end = next((n for n, line in enumerate(inside) if n and line and not line[0].isspace()), len(inside) - 1)
+    shown = inside[: end + 1][-_LINES:]
+    return ["".join(c if c.isprintable() else " " for c in line)[:LONGEST_LINE] for line in shown]
 
 
 def innermost(error: BaseException) -> BaseException:

@@ -23,7 +23,7 @@ def local_path(uri: str, *, field: str = "") -> Path:
     if parsed.scheme == "file":
         return Path(unquote(parsed.path))
     if parsed.scheme:
-        raise SpecError(field, f"{parsed.scheme}:// is not supported yet; use file:// or a path")
+        raise SpecError(field, f"{parsed.scheme}:// is not supported here: write a path or file://")
     return Path(uri)
 
 

@@ -16,6 +16,7 @@ import sys
 from functools import partial
 
 from rljob_core import worker_protocol
+from rljob_runtime.process.leave import leave
 from rljob_runtime.process.lifeline import die_with_parent
 
 # Importing torch and transformers makes millions of objects, all of which live on. Python's default, a collection for
@@ -36,16 +37,31 @@ def main(arguments: list[str] | None = None) -> int:
         if request is None:
             return 0
         die_with_parent()
-        return _run(request.role, forked=True)
+        leave(_run(request.role, forked=True))
     return _run(name, forked=False)
 
 
 def _run(name: str, *, forked: bool) -> int:
+    python = os.environ.pop(worker_protocol.TRACKER_PYTHON, None)
+    if name == worker_protocol.TRACKER_ROLE and python:
+        return _elsewhere(python, name)
     if name == "rollout" and worker_protocol.NONCE not in os.environ:
         return _watched(name, forked=forked)
     from rljob_runtime.worker import run
 
     return run(name)
+
+
+def _elsewhere(python: str, name: str) -> int:
+    """Become a process of another Python, which runs the role; returns an exit code if that cannot be."""
+    try:
+        os.execv(python, [python, "-m", worker_protocol.MODULE, name])  # noqa: S606
+    except OSError as error:
+        from rljob_runtime.process.termination import terminate
+
+        message = f"{worker_protocol.TRACKER_PYTHON}: {python} does not start: {error.strerror}"
+        terminate(worker_protocol.USER_ERROR, message)
+        return worker_protocol.EXIT_USER_ERROR
 
 
 def _watched(name: str, *, forked: bool) -> int:

@@ -1,4 +1,4 @@
-"""Registries of plug-ins by name: engines, trainer backends, losses, rewards, length predictors; built in or installed.
+"""Registries of plug-ins by name, built in or installed: engines, backends, losses, rewards, environments and others.
 
 A distribution offers one as an entry point, whose name is what a manifest writes:
 
@@ -8,7 +8,9 @@ A distribution offers one as an entry point, whose name is what a manifest write
 | `rljob.backends` | a callable `(config, *, options, model_path, rank, world_size)` that returns a `TrainerBackend` |
 | `rljob.losses` | a `Loss` |
 | `rljob.rewards` | a `Reward` |
+| `rljob.environments` | a class whose instances are `Environment`s, called with their options by keyword |
 | `rljob.lengths` | a callable `(config, *, options)` that returns a `LengthPredictor` |
+| `rljob.trackers` | a callable `(run, *, options)` that returns a `Tracker` |
 
 One name means one thing: a name that two distributions offer, or that a distribution and rljob itself offer, is
 refused. An entry point is loaded when a manifest uses its name, never before, so a distribution that is installed but
@@ -21,17 +23,18 @@ the message that `rljob validate` would print.
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import Any, Generic, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from rljob_core.advice import advice, nearest
 from rljob_core.errors import SpecError
+from rljob_core.words import error_in_words
 
 T = TypeVar("T")
 
@@ -80,12 +83,14 @@ class Factory(Generic[T]):
         try:
             return self.options.model_validate(dict(options))
         except ValidationError as error:
-            first = error.errors()[0]
+            first = error.errors(include_url=False)[0]
             path = ".".join([field, *map(str, first["loc"])])
             if first["type"] != "extra_forbidden" or len(first["loc"]) > 1:
-                raise SpecError(path, first["msg"]) from error
-            known = ", ".join(info.alias or key for key, info in self.options.model_fields.items())
-            raise SpecError(path, f"unknown: {whose} has {known or 'no options'}") from error
+                raise SpecError(path, advice(self.options, dict(options), first)) from error
+            names = [info.alias or key for key, info in self.options.model_fields.items()]
+            close = nearest(str(first["loc"][0]), names, n=1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            raise SpecError(path, f"unknown: {hint}{whose} has {', '.join(names) or 'no options'}") from error
 
 
 class Registry(Generic[T]):
@@ -168,12 +173,37 @@ class Registry(Generic[T]):
             raise SpecError(field, f"{whose} is not what {self._group} must be: {error}") from error
 
     def _unknown(self, name: str) -> str:
-        close = difflib.get_close_matches(name, self.offers(), n=1)
+        close = nearest(name, self.offers(), n=1)
         hint = f"did you mean {close[0]}? " if close else ""
         return (
             f"{name!r} is unknown: {hint}write one of {self.known()}{self._otherwise}, or install what offers it as "
             f"one of the entry points {self._group}"
         )
+
+
+def imported(name: str, noun: str, adopt: Callable[[Any], T], *, field: str) -> T:
+    """What `package.module:attribute` names, of a module on the path.
+
+    Args:
+        name: as written in the manifest.
+        noun: what the attribute should be, for messages: `function`.
+        adopt: as of `Registry`.
+        field: path of the manifest's field, for messages.
+
+    Raises:
+        SpecError: the module cannot be imported, or the attribute is missing or something else.
+    """
+    module_name, _, attribute = name.partition(":")
+    try:
+        module = import_module(module_name)
+    except BaseException as error:  # a user's module may raise anything: SystemExit, KeyboardInterrupt
+        raise SpecError(field, f"{module_name} cannot be imported: {error_in_words(error)}") from error
+    if not hasattr(module, attribute):
+        raise SpecError(field, f"{module_name} has no {noun} {attribute!r}")
+    try:
+        return adopt(getattr(module, attribute))
+    except TypeError as error:
+        raise SpecError(field, f"{name}: {error}") from error
 
 
 _OURS = "rljob itself"

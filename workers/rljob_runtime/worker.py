@@ -13,9 +13,9 @@ import logging
 import os
 import secrets
 import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, closing
+from functools import lru_cache
 from pathlib import Path
 
 from rljob_core import worker_protocol
@@ -35,24 +35,35 @@ from rljob_core.messages import RoleFailed
 from rljob_core.ports import MessageStore
 from rljob_core.queue_definitions import SHARED_QUEUES
 from rljob_core.spec import PipelineSpec, RLJobSpec
-from rljob_core.words import error_in_words, innermost
-from rljob_runtime.locations import local_path, model_folder
+from rljob_core.words import innermost
+from rljob_runtime.locations import model_folder
+from rljob_runtime.process.ready import mark_ready
+from rljob_runtime.process.termination import crashed, terminate
+from rljob_runtime.telemetry.catalogue import CATALOGUE
+from rljob_runtime.telemetry.recorder import Recorder
+from rljob_runtime.telemetry.serve import served
 
 # The user sees within ten seconds that the server does not answer. `rljob run` or the kubelet restarts the role.
 _CONNECT_SECONDS = 7.0
 _EXIT_INTERRUPTED = 130
+# Whether the model's weights, and whether data sets are downloaded.
+_FETCHES = {
+    worker_protocol.FETCH_MODEL: (True, False),
+    worker_protocol.FETCH_DATA: (False, True),
+    worker_protocol.FETCH_ALL: (True, True),
+}
 _READS_MODEL = {"rollout", "reward", "trainer"}
 
 log = logging.getLogger("rljob")
 
-RoleFunction = Callable[[JobConfig, MessageStore, asyncio.Event, Callable[[], None]], Awaitable[None]]
+RoleFunction = Callable[[JobConfig, MessageStore, asyncio.Event, Recorder], Awaitable[None]]
 
 
 async def _streams(
     config: JobConfig,
     store: MessageStore,
     stop: asyncio.Event,  # noqa: ARG001  as any role
-    ready: Callable[[], None],  # noqa: ARG001
+    recorder: Recorder,  # noqa: ARG001
 ) -> None:
     """Create the queues, and let the streams, which opening the store has created, hold what the job needs now."""
     from rljob_runtime.roles.pipeline_updates import make_room
@@ -69,18 +80,25 @@ async def _streams(
 
 
 async def _coordinator(
-    config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
+    config: JobConfig, store: MessageStore, stop: asyncio.Event, recorder: Recorder
 ) -> None:
     from rljob_runtime.data.prompts import open_prompts
+    from rljob_runtime.process.config_watch import lost_sites
     from rljob_runtime.roles.coordinator import Coordinator
+    from rljob_runtime.roles.coordinator.token_counts import token_counter
     from rljob_runtime.roles.decision_log import DecisionLog
+    from rljob_runtime.telemetry.otlp import exported
+    from rljob_runtime.training.anchor_transfer import check_links
     from rljob_runtime.weights.create import create_weights
 
+    for warning in check_links(config):
+        log.warning("%s", warning)
     training, held_out = open_prompts(config)
-    count_tokens = _token_counter(config)
+    count_tokens = token_counter(config)
     instance = f"{os.environ.get(worker_protocol.POD, 'coordinator')}.{secrets.token_hex(4)}"
     log_folder = os.environ.get(worker_protocol.DECISIONS)
 
+    @lru_cache(maxsize=256)  # each is measured, has its length predicted, and is sent to all siblings
     def render(prompt: int, evaluation: bool) -> str:
         return (held_out if evaluation else training).text(prompt)
 
@@ -99,31 +117,20 @@ async def _coordinator(
             instance=instance,
             count_tokens=count_tokens,
             changes=_spec_changes(config),
+            lost_sites=lost_sites(Path(os.environ[worker_protocol.CONFIG])),
             decisions=decisions,
+            recorder=recorder,
+            traces=opened.enter_context(exported(namespace=config.namespace, job=config.job)),
         )
-        await _until(stop, role.run(ready))
+        await _until(stop, role.run(mark_ready))
 
 
-def _token_counter(config: JobConfig) -> Callable[[str], int]:
-    """Counts a prompt's tokens as engines do; their upper bound, if the coordinator cannot read the model."""
-    from rljob_runtime.model.tokenizer import Tokenizer
-    from rljob_runtime.roles.coordinator.actions import count_bytes
-
-    try:
-        tokenizer = Tokenizer(local_path(config.spec.model.uri, field="spec.model.uri"))
-    except SpecError as error:
-        log.info("the lengths of prompts are counted in bytes: %s", error)
-        return count_bytes
-    return lambda text: len(tokenizer.encode(text))
-
-
-async def _rollout(
-    config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
-) -> None:
+async def _rollout(config: JobConfig, store: MessageStore, stop: asyncio.Event, recorder: Recorder) -> None:
     from rljob_runtime.engines.registry import create_engine
     from rljob_runtime.model.settings import model_settings
     from rljob_runtime.model.tokenizer import Tokenizer
     from rljob_runtime.roles.rollout import Rollout
+    from rljob_runtime.roles.rollout.pauses_file import pauses_file
     from rljob_runtime.weights.create import create_weights
 
     pool = os.environ[worker_protocol.POOL]
@@ -146,26 +153,30 @@ async def _rollout(
         pod=os.environ[worker_protocol.POD],
         pool=pool,
         nonce=os.environ.get(worker_protocol.NONCE, ""),
+        pauses=pauses_file(config.spec.rollout.engine.name),
         changes=_pipeline_changes(config),
+        recorder=recorder,
     )
     with closing(weights):
-        await role.run(stop, ready)
+        await role.run(stop, mark_ready)
 
 
-async def _reward(
-    config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
-) -> None:
+async def _reward(config: JobConfig, store: MessageStore, stop: asyncio.Event, recorder: Recorder) -> None:
     from rljob_runtime.roles.reward import run_reward
 
-    await run_reward(config, store, stop=stop, ready=ready)
+    await run_reward(config, store, stop=stop, ready=mark_ready, recorder=recorder)
 
 
-async def _trainer(
-    config: JobConfig, store: MessageStore, stop: asyncio.Event, ready: Callable[[], None]
-) -> None:
+async def _trainer(config: JobConfig, store: MessageStore, stop: asyncio.Event, recorder: Recorder) -> None:
     from rljob_runtime.roles.trainer.setup import run_rank_zero
 
-    await run_rank_zero(config, store, stop, ready)
+    await run_rank_zero(config, store, stop, mark_ready, recorder)
+
+
+async def _tracker(config: JobConfig, store: MessageStore, stop: asyncio.Event, _: Recorder) -> None:
+    from rljob_runtime.roles.tracker import run_tracker
+
+    await run_tracker(config, store, stop, mark_ready)
 
 
 ROLES: dict[str, RoleFunction] = {
@@ -174,6 +185,7 @@ ROLES: dict[str, RoleFunction] = {
     "rollout": _rollout,
     "reward": _reward,
     "trainer": _trainer,
+    worker_protocol.TRACKER_ROLE: _tracker,
 }
 
 
@@ -204,6 +216,7 @@ async def _until(stop: asyncio.Event, work: Awaitable[None]) -> None:
 async def run_role(name: str, config: JobConfig) -> None:
     """Connect to the job's streams and run one role until it ends or SIGTERM."""
     from rljob_runtime.messaging.connect import role_store
+    from rljob_runtime.messaging.nats.site_streams import until_joined
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -211,12 +224,18 @@ async def run_role(name: str, config: JobConfig) -> None:
         loop.add_signal_handler(number, stop.set)
     create = not os.environ.get(worker_protocol.NATS_CREDENTIALS) or name == "streams"
     store = role_store(config, name, create=create, connect=_CONNECT_SECONDS)
+    recorder = Recorder(CATALOGUE.get(name, ()))
     await store.open()
     try:
-        await ROLES[name](config, store, stop, _ready)
+        site = config.spec.rollout.sites.get(os.environ.get(worker_protocol.POOL, ""))
+        if site and not await until_joined(store, site, stop):
+            return
+        with served(recorder, role=name, namespace=config.namespace, job=config.job):
+            await ROLES[name](config, store, stop, recorder)
     except Exception as raised:
         error = innermost(raised)
-        if isinstance(error, SpecError | JobFailed) and not isinstance(error, ResourceMissing):
+        ends_job = isinstance(error, SpecError | JobFailed) and not isinstance(error, ResourceMissing)
+        if ends_job and name != worker_protocol.TRACKER_ROLE:
             await _report_failure(store, name, str(error))
         raise
     finally:
@@ -231,33 +250,6 @@ async def _report_failure(store: MessageStore, role: str, message: str) -> None:
         await publish_event(store, RoleFailed(role, message, attempt))
 
 
-def _ready() -> None:
-    path = os.environ.get(worker_protocol.READY_FILE)
-    if path:
-        Path(path).touch()
-
-
-def _terminate(prefix: str, message: str) -> None:
-    print(f"error: {message}", file=sys.stderr)  # noqa: T201
-    path = os.environ.get(worker_protocol.TERMINATION_LOG)
-    if path:
-        # The operator reads the prefix, because torchrun always exits with 1.
-        Path(path).write_text(
-            f"{prefix}{message}"[: worker_protocol.LONGEST_MESSAGE], encoding="utf-8", errors="replace"
-        )
-
-
-def _crashed(name: str, error: BaseException) -> None:
-    """Leave the error as the last line of the log, and as termination message unless another rank left one before."""
-    log.error("%s crashed", name, exc_info=error)
-    words = error_in_words(error)
-    path = os.environ.get(worker_protocol.TERMINATION_LOG)
-    if path and Path(path).exists() and Path(path).stat().st_size:
-        print(f"error: {words}", file=sys.stderr)  # noqa: T201
-    else:
-        _terminate("", words)
-
-
 def run(name: str) -> int:
     """Run the role with that name to its end; returns the exit code."""
     faulthandler.enable()  # a signal that ends the process then leaves the Python stack in the log
@@ -269,6 +261,11 @@ def run(name: str) -> int:
     )
     try:
         config = JobConfig.model_validate_json(Path(os.environ[worker_protocol.CONFIG]).read_bytes())
+        if name in _FETCHES:
+            from rljob_runtime.downloads.role import run_fetch
+
+            run_fetch(config, *_FETCHES[name])
+            return 0
         if name in _READS_MODEL:
             model_folder(config)  # before anything slow, so that a missing model is reported at once
         if name == "trainer" and int(os.environ.get("RANK", "0")) > 0:
@@ -278,21 +275,21 @@ def run(name: str) -> int:
         else:
             asyncio.run(run_role(name, config))
     except KeyboardInterrupt as raised:
-        _crashed(name, raised)
+        crashed(name, raised)
         return _EXIT_INTERRUPTED
     except BaseException as raised:  # the process boundary: every error becomes an exit code
         error = innermost(raised)
         if isinstance(error, ResourceMissing | StoreUnavailable | StorageRefused | StoreFull):
-            _terminate(worker_protocol.UNAVAILABLE, str(error))
+            terminate(worker_protocol.UNAVAILABLE, str(error))
             return worker_protocol.EXIT_UNAVAILABLE
         if isinstance(error, SpecError | JobFailed | CorruptLedger):
-            _terminate(worker_protocol.USER_ERROR, str(error))
+            terminate(worker_protocol.USER_ERROR, str(error))
             return worker_protocol.EXIT_USER_ERROR
         if isinstance(error, Fenced):
             log.warning("fenced: %s", error)
             return worker_protocol.EXIT_FENCED
         if isinstance(error, StopRequested):
             return worker_protocol.EXIT_STOPPED
-        _crashed(name, raised)
+        crashed(name, raised)
         return 1
     return 0

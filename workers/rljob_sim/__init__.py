@@ -4,6 +4,7 @@
     clock      virtual time
     engine     an engine and the rollout worker around it
     trainer    the trainer gang
+    link       the link to a site
     ranker     the predictor of lengths
     job        the planner and the roles, whose messages take their time
     report     what a simulated job was like

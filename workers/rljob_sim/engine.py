@@ -3,50 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from heapq import nlargest
 
-from rljob_core.emulation import EngineBatch, EngineSequence
+from rljob_core.emulation import EngineBatch
 from rljob_core.messages import LONGEST, EngineSignal, Generate
-from rljob_core.spec import Inflight
+from rljob_core.spec import Inflight, SwapTime
 from rljob_core.trajectory import VersionSpan, sibling_of
+from rljob_core.weight_sync import WeightSync
 from rljob_sim.clock import VirtualClock
 from rljob_sim.measured_lengths import AnswerLengths, MeasuredLengths
+from rljob_sim.response import EndedResponse, ReleasedResponse, SimulatedResponse
 from rljob_sim.scenario import EngineKind
 from rljob_sim.timeline import GENERATING, SWAPPING, WAITING, Timeline
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class SimulatedResponse(EngineSequence):
-    """A sequence with the work that asks for it.
-
-    Attributes:
-        work: that asks for it.
-        oldest: version of its oldest token; -1 before it has one.
-    """
-
-    work: Generate
-    oldest: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class EndedResponse:
-    """A response that has ended."""
-
-    work: Generate
-    span: VersionSpan
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReleasedResponse:
-    """A response that has not ended, for another engine to continue: its versions and its tokens so far."""
-
-    work: Generate
-    span: VersionSpan
-    tokens: int
 
 
 class SimulatedEngine:
@@ -54,6 +23,7 @@ class SimulatedEngine:
 
     Args:
         inflight: what becomes of running sequences when weights are swapped.
+        swap_time: when it takes new weights.
         prompt_tokens: of each prompt.
         progress_tokens: `spec.rollout.progressTokens`.
         generated: called with the responses that have ended, at the time at which they ended.
@@ -73,6 +43,7 @@ class SimulatedEngine:
         kind: EngineKind,
         *,
         inflight: Inflight,
+        swap_time: SwapTime,
         lengths: AnswerLengths,
         prompt_tokens: int,
         progress_tokens: int,
@@ -99,7 +70,11 @@ class SimulatedEngine:
             preempted=self._note_version,
         )
         self._parked: list[Generate] = []
-        self._swaps: deque[int] = deque()
+        self._sync = WeightSync(SwapTime.AT_ONCE if kind.site else swap_time, kind.recompute_cache)
+        self._newest = -1
+        """The newest version that was announced."""
+        self._taking = -1
+        """The version for which it stands still."""
         self._since = 0.0
         self._planned = 0  # number of the plan in force; those before it are void
         self._standing = False
@@ -111,7 +86,7 @@ class SimulatedEngine:
                 self._parked.append(work)
             else:
                 self._add(work)
-        if self._batch.waiting and len(self._batch.running) < self.kind.slots:
+        if self._is_due or (self._batch.waiting and len(self._batch.running) < self.kind.slots):
             self._change()
         self._note_phase()
 
@@ -137,9 +112,11 @@ class SimulatedEngine:
 
     def load(self, version: int) -> None:
         """Use the weights of a version, if it is newer."""
-        if version > max([self.version, *self._swaps]):
-            self._swaps.append(version)
-            self._change()
+        if version > self._newest:
+            self._newest = version
+            self._sync.announced(version, self._clock.now)
+            if self._is_due:
+                self._change()
 
     def signal(self) -> EngineSignal:
         """Its heartbeat now."""
@@ -159,6 +136,22 @@ class SimulatedEngine:
             context=batch.context + begun * len(batch.running),
             kv_tokens=self.kind.kv_tokens,
             longest=self._longest(batch.step + begun),
+            announced=self._newest,
+        )
+
+    @property
+    def _ends_first(self) -> bool:
+        """Whether what has begun ends before the newest weights are taken."""
+        return self._inflight == Inflight.KEEP and self._newest > self.version
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether it takes the newest weights now."""
+        behind, batch = self._newest - self.version, self._batch
+        if behind <= 0 or (self._ends_first and batch.has_begun):
+            return False
+        return self._sync.is_due(
+            behind, context=batch.cached, idle=not batch.has_begun, needed=bool(self._parked)
         )
 
     def _longest(self, step: int) -> tuple[tuple[str, int, int], ...]:
@@ -219,18 +212,18 @@ class SimulatedEngine:
     def _between_steps(self) -> None:
         batch = self._batch
         batch.clean()
-        if self._swaps and (self._inflight != Inflight.KEEP or not batch.has_begun):
+        if self._is_due:
             if self.kind.swap_seconds:
-                self._standing = True
+                self._standing, self._taking = True, self._newest
                 self._note_phase()
                 self._since += self.kind.swap_seconds
                 self._planned += 1
                 self._clock.at(self._since, self._stood)
                 return
-            self._use(self._swaps.popleft())
+            self._use(self._newest)
             self._between_steps()
             return
-        batch.admit(preempted_only=bool(self._swaps))
+        batch.admit(preempted_only=self._ends_first)
         if batch.running:
             self._plan(batch.remaining())
         self._note_phase()
@@ -252,14 +245,21 @@ class SimulatedEngine:
     def _stood(self) -> None:
         self._standing = False
         self._batch.clean()
-        self._use(self._swaps.popleft())
+        self._use(self._taking)
         self._between_steps()
 
     def _use(self, version: int) -> None:
         if self._inflight == Inflight.RESTART and (stopped := self._batch.stop()):
             self._restarted(self, [r.work for r in stopped])
         self.version = version
-        self._batch.use(version)
+        context = self._batch.cached
+        recompute = self._sync.recomputes(context)
+        self._batch.use(version, recompute=recompute)
+        self._sync.stood(self.kind.swap_seconds)
+        if recompute:
+            self._sync.recomputed(context * self.kind.prefill_seconds, context)
+        else:
+            self._sync.kept()
         ready = [work for work in self._parked if work.min_version <= version]
         self._parked = [work for work in self._parked if work.min_version > version]
         for work in ready:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from itertools import count
 
@@ -26,14 +27,17 @@ from rljob_core.actions import (
     StreamLimit,
     Summary,
 )
-from rljob_core.messages import RELEASED, Cancel, Generate, GenerationEnded, Release, RewardResult
+from rljob_core.messages import RELEASED, Cancel, EngineWork, Generate, GenerationEnded, Release, RewardResult
 from rljob_core.planner import Decision, Planner
 from rljob_core.records import Inherited, StepCommitted
+from rljob_core.site_actions import SiteHeartbeat
 from rljob_core.stable_hash import stable_hash
 from rljob_sim.clock import VirtualClock
-from rljob_sim.engine import EndedResponse, SimulatedEngine
+from rljob_sim.engine import SimulatedEngine
+from rljob_sim.link import SimulatedLinks
 from rljob_sim.ranker import SimulatedPredictor
 from rljob_sim.report import SimulationReport, Step
+from rljob_sim.response import EndedResponse
 from rljob_sim.scenario import Scenario
 from rljob_sim.timeline import Timeline
 from rljob_sim.trainer import SimulatedTrainer
@@ -73,23 +77,25 @@ class SimulatedJob:
         self._progress: dict[str, StoredProgress] = {}
         self.moves = 0
         self._observed: deque[Observation] = deque()
-        self._deciding = False
+        self._deciding = self._gathering = False
         limit = scenario.config.spec.rollout.sampling.max_tokens
         self._predictor = SimulatedPredictor(
             scenario.lengths, correlation=scenario.length_correlation, limit=limit
         )
         self._trainer = SimulatedTrainer(self._clock, scenario.trainer, self._observe, timeline)
         pipeline = scenario.config.spec.pipeline
+        self._links = SimulatedLinks(self._clock, scenario, arrived=self._load)
         self._engines = {
             f"{kind.name}-{number}.x": SimulatedEngine(
                 self._clock,
                 f"{kind.name}-{number}.x",
                 kind,
                 inflight=pipeline.inflight,
+                swap_time=scenario.config.spec.rollout.weight_sync,
                 lengths=scenario.lengths,
                 prompt_tokens=scenario.prompt_tokens,
                 progress_tokens=scenario.config.spec.rollout.progress_tokens,
-                generated=self._on_generated,
+                generated=partial(self._on_generated, kind.site),
                 restarted=self._on_restarted,
                 swapped=self._on_swapped,
                 timeline=timeline,
@@ -105,7 +111,7 @@ class SimulatedJob:
             RuntimeError: nothing happens any more, and the job has not ended.
         """
         self._perform(self.planner.start("simulated", 0.0))
-        self._observe(StoresRead(()), StreamLimit(1 << 60))
+        self._observe(StoresRead(()), StreamLimit(1 << 60), *map(SiteHeartbeat, self._links.sites))
         for engine in self._engines.values():
             engine.load(0)
         self._trainer.start()
@@ -132,6 +138,7 @@ class SimulatedJob:
             engine_full={n: sum(e.work for e in m) / len(m) / seconds for n, m in members.items() if m},
             trainer_busy=self._trainer.busy / seconds,
             hourly=hourly,
+            sites=self._links.used(),
         )
 
     # ------------------------------------------------------------------------------------------ the coordinator
@@ -139,9 +146,16 @@ class SimulatedJob:
     def _observe(self, *observations: Observation) -> None:
         """Let the planner decide by these, after it has decided by what was observed before."""
         self._observed.extend(observations)
-        if self._deciding:
+        if self._deciding or self._gathering:
             return
-        self._deciding = True
+        if self._scenario.decide_seconds and self._clock.now > 0:
+            self._gathering = True
+            self._clock.after(self._scenario.decide_seconds, self._decide)
+            return
+        self._decide()
+
+    def _decide(self) -> None:
+        self._gathering, self._deciding = False, True
         while self._observed:
             seen = tuple(self._observed)
             self._observed.clear()
@@ -156,17 +170,12 @@ class SimulatedJob:
             match action:
                 case SendToEngine():
                     engine = self._engines[action.engine]
-                    engine.submit([item for item in action.items if isinstance(item, Generate)])
-                    for item in action.items:
-                        if isinstance(item, Cancel):
-                            engine.cancel(list(zip(item.trajectories, item.attempts, strict=True)))
-                        elif isinstance(item, Release):
-                            self._release(engine, item)
+                    self._links.carry(engine.kind.site, partial(self._take, engine, action.items))
                 case SendToTrainer():
                     self._clock.after(0.0, partial(self._trainer.receive, action.message))
                 case Announce():
-                    for engine in self._engines.values():
-                        engine.load(action.version)
+                    self._load("", action.version)
+                    self._links.announce(action.version)
                 case MeasurePrompts():
                     self._measure(action)
                 case PredictLengths():
@@ -178,6 +187,19 @@ class SimulatedJob:
                     self._observed.append(ProgressListed(()))
                 case _:
                     pass
+
+    def _take(self, engine: SimulatedEngine, items: Sequence[EngineWork]) -> None:
+        engine.submit([item for item in items if isinstance(item, Generate)])
+        for item in items:
+            if isinstance(item, Cancel):
+                engine.cancel(list(zip(item.trajectories, item.attempts, strict=True)))
+            elif isinstance(item, Release):
+                self._release(engine, item)
+
+    def _load(self, site: str, version: int) -> None:
+        for engine in self._engines.values():
+            if engine.kind.site == site:
+                engine.load(version)
 
     def _measure(self, wanted: MeasurePrompts) -> None:
         scenario, prompts = self._scenario, wanted.prompts
@@ -200,7 +222,10 @@ class SimulatedJob:
             self._progress[work.trajectory] = StoredProgress(inherited, tuple(weights))
             self.moves += 1
             ended = GenerationEnded(engine.name, work.trajectory, work.attempt, RELEASED, failure=False)
-            self._clock.after(RELEASE_SECONDS, partial(self._observe, ended))
+            observed = partial(self._observe, ended)
+            self._clock.after(
+                RELEASE_SECONDS, partial(self._links.progress, engine.kind.site, response.tokens, observed)
+            )
 
     def _commit(self, record: StepCommitted) -> None:
         trained = [self._tokens.pop(t) for batch in record.micro_batches for t in batch]
@@ -216,23 +241,39 @@ class SimulatedJob:
         )
 
     def _beat(self) -> None:
-        self._observe(*(SignalSeen(name, engine.signal()) for name, engine in self._engines.items()))
+        signals: dict[str, list[Observation]] = {"": [], **{site: [] for site in self._links.sites}}
+        for engine in self._engines.values():
+            signals[engine.kind.site].append(self._signal(engine))
+        for site, seen in signals.items():
+            self._links.carry(site, partial(self._observe, *seen))
         self._clock.after(HEARTBEAT_SECONDS, self._beat)
+
+    def _signal(self, engine: SimulatedEngine) -> SignalSeen:
+        return SignalSeen(engine.name, self._links.with_outbox(engine.kind.site, engine.signal()))
 
     # ------------------------------------------------------------------------------------------ the engines
 
     def _on_swapped(self, engine: SimulatedEngine) -> None:
         # Later: the engine is between two steps, and must not be given work before it has begun the next.
-        self._clock.after(0.0, lambda: self._observe(SignalSeen(engine.name, engine.signal())))
+        self._clock.after(
+            0.0, lambda: self._links.carry(engine.kind.site, partial(self._observe, self._signal(engine)))
+        )
 
     def _on_restarted(self, engine: SimulatedEngine, works: list[Generate]) -> None:
         ended = [
             GenerationEnded(engine.name, work.trajectory, work.attempt, "Restarted", failure=False)
             for work in works
         ]
-        self._clock.after(0.0, lambda: self._observe(*ended))
+        self._clock.after(0.0, lambda: self._links.carry(engine.kind.site, partial(self._observe, *ended)))
 
-    def _on_generated(self, ended: list[EndedResponse]) -> None:
+    def _on_generated(self, site: str, ended: list[EndedResponse]) -> None:
+        if not site:
+            self._store(ended)
+            return
+        for response in ended:  # each is a message of its own
+            self._links.payload(site, response.tokens, partial(self._store, [response]))
+
+    def _store(self, ended: list[EndedResponse]) -> None:
         summaries, results = [], []
         for response in ended:
             work, prompt = response.work, self._scenario.prompt_tokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 
 SECONDS_PER_HOUR = 3600.0
@@ -25,6 +25,23 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkUse:
+    """What the link of a site has carried.
+
+    Attributes:
+        bytes: both ways.
+        cost: of these.
+        outbox: bytes that waited at the site for the hub, at most.
+        trajectories: that engines there generated.
+    """
+
+    bytes: float
+    cost: float
+    outbox: float
+    trajectories: int
+
+
+@dataclass(frozen=True, slots=True)
 class SimulationReport:
     """A simulated job.
 
@@ -34,7 +51,8 @@ class SimulationReport:
         engine_busy: per pool, the share of time in which its engines made steps.
         engine_full: per pool, the share of its slots that were in use over the time.
         trainer_busy: the share of time in which the trainer trained.
-        hourly: cost of an hour.
+        hourly: cost of an hour, without what links carry.
+        sites: by site, what was carried by its link.
     """
 
     outcome: str
@@ -43,6 +61,13 @@ class SimulationReport:
     engine_full: dict[str, float]
     trainer_busy: float
     hourly: float
+    sites: dict[str, LinkUse] = field(default_factory=dict)
+
+    @property
+    def cost_per_hour(self) -> float:
+        """Of engines, trainer and links, on average over the job."""
+        carried = sum(link.cost for link in self.sites.values())
+        return self.hourly + (carried * SECONDS_PER_HOUR / self.seconds if self.steps else 0.0)
 
     @property
     def seconds(self) -> float:

@@ -26,7 +26,9 @@ class EngineKind:
         kv_tokens: capacity of the KV cache in tokens; None for any number.
         prefill_seconds: what each token of a context that is computed adds to a step.
         swap_seconds: how long it stands still for new weights.
+        recompute_cache: whether these have the caches of what runs computed again; None where the engine decides.
         price: of one for an hour, in any currency.
+        site: where they are; empty for the hub. The link is that of the job's configuration.
     """
 
     name: str
@@ -36,7 +38,9 @@ class EngineKind:
     kv_tokens: int | None = None
     prefill_seconds: float = 0.0
     swap_seconds: float = 0.0
+    recompute_cache: bool | None = True
     price: float = 0.0
+    site: str = ""
 
     @classmethod
     def of(cls, device: DeviceName, count: int, slots: int, *, time_scale: float = 1.0) -> Self:
@@ -66,6 +70,7 @@ class TrainerProfile:
         step_seconds: of each step besides, with the optimizer's.
         publish_seconds: from a step's end until engines can load its weights.
         price: of the gang for an hour.
+        version_bytes: what each version of the weights takes on the link to a site.
     """
 
     seconds_per_token: float
@@ -73,6 +78,7 @@ class TrainerProfile:
     step_seconds: float = 0.0
     publish_seconds: float = 0.0
     price: float = 0.0
+    version_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,8 @@ class Scenario:
         reward_seconds: from a response's end until its score is read.
         prefetch: see `Planner`.
         length_correlation: rank correlation of what is predicted of the lengths of answers, with these.
+        decide_seconds: for which the coordinator lets observations gather before it decides by all of them. A real one
+            does so while it decides, and stores what it has decided; with few engines, that is next to nothing.
     """
 
     config: JobConfig
@@ -98,3 +106,4 @@ class Scenario:
     reward_seconds: float = 0.0
     prefetch: float = 0.25
     length_correlation: float = 0.0
+    decide_seconds: float = 0.0

@@ -90,6 +90,7 @@ class Evidence:
         pipeline_refused: why the newest `spec.pipeline` is not in force; "" if it is.
         worker_specs: (pod, spec) of each worker's configuration.
         growing: the ledger grew while the other sources were read, which may therefore be ahead of it.
+        streams_only: neither the weights' manifests nor the trainer's log could be read from here.
         in_use: a run of the job is at work in the folder, so that its files may be ahead of the ledger, or behind it.
     """
 
@@ -110,6 +111,7 @@ class Evidence:
     pipeline_refused: str = ""
     worker_specs: tuple[tuple[str, dict[str, Any]], ...] = ()
     growing: bool = False
+    streams_only: bool = False
     in_use: bool = False
 
     @property
@@ -184,10 +186,12 @@ class Findings:
     Attributes:
         checks: the results of all checks.
         counts: numbers of trajectories by how they ended, and of everything that the audit has read.
+        unchecked: claims that could not be checked from here, because they need the job's storage.
     """
 
     checks: tuple[AuditCheck, ...]
     counts: dict[str, Any]
+    unchecked: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:

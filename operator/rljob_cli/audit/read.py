@@ -21,16 +21,20 @@ from pydantic import TypeAdapter, ValidationError
 from rljob_cli.audit.evidence import Evidence, ManifestFile
 from rljob_cli.audit.reports_read import add_reports, mounted_configurations, worker_specs
 from rljob_cli.audit.streams import ledger_messages, metrics_lines, payloads_left, reward_results, stored
-from rljob_cli.run_folder.folder import RunFolder
+from rljob_cli.cluster_job import job_config
+from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_cli.run_folder.streams import served_streams, store_of
 from rljob_core.config import JobConfig
-from rljob_core.errors import RLJobError, SpecError
+from rljob_core.errors import RLJobError, SpecError, StoreUnavailable
 from rljob_core.messages import VERSION_ANNOUNCED
 from rljob_core.ports import Channel, MessageStore, WeightManifest
 from rljob_core.records import FED, FedMicroBatch
 from rljob_operator import names
 from rljob_runtime.locations import local_path
 from rljob_runtime.messaging.connect import role_store
+from rljob_runtime.storage.objects import is_object_store
+from rljob_runtime.storage.trainer_log import TrainerLogObjects
+from rljob_runtime.training.trainer_log_folder import trainer_log_folder
 from rljob_runtime.weights.create import open_transport
 from rljob_runtime.weights.transport import Transport
 
@@ -46,17 +50,53 @@ async def read_folder(folder: RunFolder) -> Evidence:
         SpecError: the folder holds no job.
         StoreUnavailable: the job's streams cannot be read.
     """
+    identity = _identity(folder)
+    async with served_streams(folder, identity) as url:
+        return await _read_served(folder, identity, url)
+
+
+async def read_folder_served(folder: RunFolder, url: str) -> Evidence:
+    """The same of a folder whose streams, or a copy of them, a server at `url` has."""
+    return await _read_served(folder, _identity(folder), url)
+
+
+def _identity(folder: RunFolder) -> Identity:
     identity = folder.identity()
     if identity is None:
         raise SpecError(str(folder.path), "is not an output folder of rljob run: it has no job.json")
+    return identity
+
+
+async def _read_served(folder: RunFolder, identity: Identity, url: str) -> Evidence:
+    if identity.mirrors:
+        return await _read_mirrored(job_config(folder.workers_config), identity, url)
+    return add_reports(await _collect_of(folder, identity, url), folder, identity)
+
+
+async def _read_mirrored(config: JobConfig, identity: Identity, url: str) -> Evidence:
+    """The evidence about a job on a cluster, of whose storage this machine may have none.
+
+    A viewer may read no weights that travel through NATS, and so none of their manifests.
+    """
+    connect = partial(store_of, identity, url, patience=PATIENCE_SECONDS)
+    trainer, transport = await asyncio.to_thread(_readable_log, config.trainer_log_uri), None
+    weights = config.weights_uri
+    # A folder that this machine lacks would read as one from which all versions have vanished.
+    readable = is_object_store(weights) or (bool(weights) and local_path(weights).is_dir())
+    if config.spec.weights.needs_uri and trainer is not None and readable:
+        transport = open_transport(config.spec.weights.transport, uri=weights, connect=connect)
+    evidence = await collect(connect(), transport, job=config.uid, trainer=trainer)
+    spec = config.spec.model_dump(mode="json", by_alias=True)
+    return replace(evidence, user_spec=spec, spec_may_be_ahead=True, streams_only=transport is None)
+
+
+async def _collect_of(folder: RunFolder, identity: Identity, url: str) -> Evidence:
     weights = identity.manifest["spec"]["weights"]
-    async with served_streams(folder, identity) as url:
-        connect = partial(store_of, identity, url, patience=PATIENCE_SECONDS)
-        transport = open_transport(
-            weights.get("transport", "Files"), uri=weights.get("uri") or str(folder.weights), connect=connect
-        )
-        evidence = await collect(connect(), transport, job=identity.uid, trainer=folder.trainer)
-    return add_reports(evidence, folder, identity)
+    connect = partial(store_of, identity, url, patience=PATIENCE_SECONDS)
+    transport = open_transport(
+        weights.get("transport", "Files"), uri=weights.get("uri") or str(folder.weights), connect=connect
+    )
+    return await collect(connect(), transport, job=identity.uid, trainer=folder.trainer_log_uri(identity))
 
 
 async def read_configured(
@@ -78,7 +118,7 @@ async def read_configured(
     """
     connect = partial(role_store, config, "reader", environment=environment)
     transport = open_transport(config.spec.weights.transport, uri=config.weights_uri, connect=connect)
-    evidence = await collect(connect(), transport, job=config.uid, trainer=local_path(config.trainer_log_uri))
+    evidence = await collect(connect(), transport, job=config.uid, trainer=config.trainer_log_uri)
     spec = config.spec.model_dump(mode="json", by_alias=True)
     unreadable = list(evidence.unreadable)
     specs = tuple(worker_specs(mounted_configurations(workers), unreadable))
@@ -87,14 +127,16 @@ async def read_configured(
     )
 
 
-async def collect(store: MessageStore, weights: Transport, *, job: str, trainer: Path) -> Evidence:
+async def collect(
+    store: MessageStore, weights: Transport | None, *, job: str, trainer: str | Path | None
+) -> Evidence:
     """Read all evidence from a job's stores and its trainer's log; both stores are closed afterwards.
 
     Args:
         store: the job's streams, not yet open.
-        weights: storage that has the versions' manifests.
+        weights: storage that has the versions' manifests; None if it cannot be read from here.
         job: UID of the job.
-        trainer: folder of the trainer's own log.
+        trainer: folder or URI of the trainer's own log; None if it cannot be read from here.
 
     Raises:
         StoreUnavailable: the job's streams cannot be read.
@@ -106,13 +148,14 @@ async def collect(store: MessageStore, weights: Transport, *, job: str, trainer:
         ledger = tuple(ledger_messages(messages, unreadable))
         rewards = tuple(reward_results(await stored(store, Channel.REWARDS), unreadable))
         payloads = await payloads_left(store, unreadable)
-        manifests = await asyncio.to_thread(lambda: list(_manifests(weights, unreadable)))
+        manifests = await asyncio.to_thread(lambda: list(_manifests(weights, unreadable) if weights else ()))
         metrics = metrics_lines([m.data for m in await stored(store, Channel.METRICS)], unreadable)
         announced = await store.last(Channel.VERSIONS)
-        fed = tuple(_fed(trainer, unreadable))
+        fed = await asyncio.to_thread(_logged, trainer, unreadable)
         newest = await store.last(Channel.LEDGER)
     finally:
-        weights.close()
+        if weights is not None:
+            weights.close()
         await store.close()
     return Evidence(
         ledger=ledger,
@@ -157,6 +200,24 @@ def _digest(content: bytes) -> str:
     fields = json.loads(content)
     del fields["digest"]
     return xxhash.xxh3_128_hexdigest(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _readable_log(uri: str) -> str | None:
+    """The place of the trainer's log; None if this machine cannot read it."""
+    if not is_object_store(uri):
+        return uri if local_path(uri).is_dir() else None
+    try:
+        TrainerLogObjects(uri, patience=0).numbers()
+    except (SpecError, StoreUnavailable):  # no package, no credentials, no way to the store
+        return None
+    return uri
+
+
+def _logged(uri: str | Path | None, unreadable: list[str]) -> tuple[FedMicroBatch, ...]:
+    if uri is None:
+        return ()
+    with trainer_log_folder(str(uri)) as folder:
+        return tuple(_fed(folder, unreadable))
 
 
 def _fed(folder: Path, unreadable: list[str]) -> Iterator[FedMicroBatch]:

@@ -63,6 +63,8 @@ def _changed_for_good(specs: Sequence[dict[str, Any]]) -> Iterator[Violation]:
     for one, other in pairwise(map(completed, specs)):
         for path in paths:
             for leaf, before, after in _leaves(path, _at(one, path), _at(other, path)):
+                if not _IMMUTABLE[path].keeps(path, leaf):
+                    continue
                 text = f"is immutable, but one coordinator had {_shown(before)}, and the next one {_shown(after)}"
                 yield Violation((f"spec.{leaf}",), text)
 

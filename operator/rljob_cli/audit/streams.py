@@ -17,8 +17,9 @@ from rljob_core.messages import MARK, REWARD_BATCH, STEP_METRICS, RewardResult, 
 from rljob_core.ports import MESSAGE_ID, Channel, Message, MessageStore
 from rljob_runtime.messaging import ledger
 from rljob_runtime.messaging.ledger import CHAIN_DIGEST, Chain, chain_digest
+from rljob_runtime.messaging.payload_index import SUMMARY_HEADER
 from rljob_runtime.messaging.summaries import PayloadSummary, decode_summaries
-from rljob_runtime.messaging.trajectories import SUMMARY_HEADER, Location, TrajectoryStore
+from rljob_runtime.messaging.trajectories import Location, TrajectoryStore
 
 _SILENCE_SECONDS = 2.0
 _READINGS = 3

@@ -12,16 +12,25 @@ from rich.text import Text
 
 from rljob_cli.audit.evidence import AuditCheck, Findings, Verdict
 
+EXIT_UNCHECKED = 5
+"""What `kubectl rljob audit` exits with if all holds that it could check, but not every claim could be."""
 EXIT_CODES = {Verdict.HOLDS: 0, Verdict.VIOLATED: 1, Verdict.UNFINISHED: 3, Verdict.DAMAGED: 4}
 """What `rljob audit` exits with; 2 is bad input, as for every command."""
+
 _VIOLATIONS_SHOWN = 10
 _IDS_SHOWN = 8
+
+
+def exit_code(findings: Findings) -> int:
+    """What an audit with these findings exits with."""
+    return EXIT_UNCHECKED if findings.holds and findings.unchecked else EXIT_CODES[findings.verdict]
 
 
 def as_text(findings: Findings) -> str:
     """Format the findings as JSON."""
     content = {
         "verdict": findings.verdict,
+        "unchecked": list(findings.unchecked),
         "counts": findings.counts,
         "checks": [
             {
@@ -72,6 +81,8 @@ def print_table(console: Console, findings: Findings) -> None:
         )
     if len(counts["pipelines"]) > 1:
         console.print(f"pipeline: {', '.join(map(_pipeline, counts['pipelines']))}", highlight=False)
+    for claim in findings.unchecked:
+        console.print(f"not checked, as it needs the job's storage: {claim}", style="dim", highlight=False)
     console.print(f"verdict: {_verdict(findings)}", style="bold", highlight=False)
 
 
@@ -87,6 +98,9 @@ def _turns(counts: dict[str, Any]) -> str:
 
 def _verdict(findings: Findings) -> str:
     refuted = sum(not check.holds for check in findings.checks)
+    if findings.unchecked and not refuted:
+        total = len(findings.checks) + len(findings.unchecked)
+        return f"{findings.verdict}, as far as streams show ({len(findings.checks)} of {total} claims were checked)"
     return findings.verdict + (
         f" ({refuted} of {len(findings.checks)} claims do not hold)" if refuted else ""
     )

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from rljob_cli.exits import exit_codes
+from rljob_cli.own_command import own_command
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.errors import SpecError
 
@@ -121,5 +122,5 @@ def restore(
     if path.is_file():
         typer.echo("to continue: set spec.suspend of the RLJob to false")
         return
-    typer.echo(f"to check it: {shlex.join(['rljob', 'audit', str(path)])}")
-    typer.echo(f"to continue: rljob run JOB.yaml --output {shlex.quote(str(path))} --resume")
+    typer.echo(f"to check it: {own_command('audit', str(path))}")
+    typer.echo(f"to continue: {own_command('run', 'JOB.yaml', '--output', str(path), '--resume')}")

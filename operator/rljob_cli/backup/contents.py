@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rljob_cli.backup.index import INDEX, Index, read_index
 from rljob_cli.backup.messages import decoded, restore_stream
@@ -16,7 +17,10 @@ from rljob_core.ports import Channel, Message
 from rljob_runtime.locations import local_path
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.process.fsync import create_folder
-from rljob_runtime.training.checkpoints import CheckpointStore
+from rljob_runtime.storage.objects import is_object_store
+from rljob_runtime.storage.trainer_log import TrainerLogObjects, put_log
+from rljob_runtime.training.checkpoint_base import Checkpoints
+from rljob_runtime.training.checkpoint_open import open_checkpoints
 from rljob_runtime.weights.objects import MANIFEST, TENSORS
 from rljob_runtime.weights.transport import Transport
 
@@ -63,9 +67,9 @@ async def fill_stream(index: Index, place: BackupPlace, store: NatsStore, channe
 async def fill_folders(index: Index, place: BackupPlace, config: JobConfig, weights: Transport) -> None:
     """Store weights, checkpoints and the trainer's log where the job keeps them."""
     await asyncio.to_thread(_restore_weights, index, place, weights)
-    checkpoints = CheckpointStore(config.checkpoint_uri, model_path=Path())
+    checkpoints = open_checkpoints(config.checkpoint_uri, model_path=Path())
     await asyncio.to_thread(_restore_checkpoints, index, place, checkpoints)
-    await asyncio.to_thread(_restore_log, index, place, local_path(config.trainer_log_uri))
+    await asyncio.to_thread(_restore_log, index, place, config.trainer_log_uri)
 
 
 def _messages(index: Index, place: BackupPlace, channel: Channel) -> Iterator[Message]:
@@ -92,7 +96,7 @@ def _restore_weights(index: Index, place: BackupPlace, weights: Transport) -> No
             weights.delete(key)
 
 
-def _restore_checkpoints(index: Index, place: BackupPlace, checkpoints: CheckpointStore) -> None:
+def _restore_checkpoints(index: Index, place: BackupPlace, checkpoints: Checkpoints) -> None:
     found: dict[str, dict[str, str]] = {}
     for path in index.files:
         if path.startswith("checkpoints/"):
@@ -107,8 +111,17 @@ def _restore_checkpoints(index: Index, place: BackupPlace, checkpoints: Checkpoi
         checkpoints.put(key, fill)
 
 
-def _restore_log(index: Index, place: BackupPlace, folder: Path) -> None:
-    create_folder(folder)
+def _restore_log(index: Index, place: BackupPlace, uri: str) -> None:
+    if not is_object_store(uri):
+        create_folder(local_path(uri))
+        _fill_log(index, place, local_path(uri))
+        return
+    with TemporaryDirectory(prefix="rljob-trainer-log-") as folder:
+        _fill_log(index, place, Path(folder))
+        put_log(TrainerLogObjects(uri), Path(folder))
+
+
+def _fill_log(index: Index, place: BackupPlace, folder: Path) -> None:
     for path in index.files:
         if path.startswith("trainer/"):
             _write(folder / path.rpartition("/")[2], _file(index, place, path))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from rljob_core.errors import SpecError, WeightsRejected
 from rljob_core.job_state.versioned import VersionedState
 from rljob_core.ports import WeightManifest
 from rljob_runtime.storage.objects import PART_BYTES
-from rljob_runtime.training.checkpoints import INFO, CheckpointStore
+from rljob_runtime.training.checkpoint_base import INFO, Checkpoints
 from rljob_runtime.weights.objects import MANIFEST, TENSORS
 from rljob_runtime.weights.transport import Transport
 
@@ -42,11 +42,13 @@ class JobFiles:
         weights: the transport of its versions.
         checkpoints: its checkpoints.
         trainer: folder of its trainer's log.
+        copy_log: brings the folder up to date, if the log is in an object store.
     """
 
     weights: Transport
-    checkpoints: CheckpointStore
+    checkpoints: Checkpoints
     trainer: Path
+    copy_log: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +68,11 @@ class Seen:
 
 def look(job: JobFiles) -> Seen:
     """Note what is there, before the ledger is read."""
+    versions, checkpoints = frozenset(job.weights.listing()), tuple(job.checkpoints.keys())
+    job.copy_log()
     return Seen(
-        frozenset(job.weights.listing()),
-        tuple(job.checkpoints.keys()),
+        versions,
+        checkpoints,
         # After the versions: the trainer logs a micro-batch before it makes a version of it.
         {file.name: file.stat().st_size for file in job.trainer.glob("attempt-*.jsonl")},
     )
@@ -88,6 +92,7 @@ def copy_files(job: JobFiles, seen: Seen, state: VersionedState, copied: Copied)
     """
     _copy_weights(job.weights, seen, state, copied)
     _copy_checkpoints(job.checkpoints, seen, state, copied)
+    job.copy_log()
     for file in sorted(job.trainer.glob("attempt-*.jsonl")):
         lines = _log(file, seen.logs.get(file.name, 0), state.version)
         # The lines of a file never change, so its length says what it is.
@@ -184,16 +189,14 @@ def _tensors(weights: Transport, key: str) -> Iterator[memoryview]:
             yield reader.take(min(PART_BYTES, reader.size - start)).data
 
 
-def _copy_checkpoints(
-    checkpoints: CheckpointStore, seen: Seen, state: VersionedState, copied: Copied
-) -> None:
+def _copy_checkpoints(checkpoints: Checkpoints, seen: Seen, state: VersionedState, copied: Copied) -> None:
     for key in _belonging(checkpoints, seen, state):
         with ExitStack() as held:
             for path, file in (_opened(checkpoints, key, held) or {}).items():
                 copied.add(path, _content(file))
 
 
-def _belonging(checkpoints: CheckpointStore, seen: Seen, state: VersionedState) -> list[str]:
+def _belonging(checkpoints: Checkpoints, seen: Seen, state: VersionedState) -> list[str]:
     """Keys of the checkpoints that were seen, or are of a version that the ledger has; the newest first."""
     found = []
     for key in reversed(checkpoints.keys()):
@@ -204,10 +207,10 @@ def _belonging(checkpoints: CheckpointStore, seen: Seen, state: VersionedState) 
     return found
 
 
-def _opened(checkpoints: CheckpointStore, key: str, held: ExitStack) -> dict[str, IO[bytes]] | None:
+def _opened(checkpoints: Checkpoints, key: str, held: ExitStack) -> dict[str, IO[bytes]] | None:
     """The open files of a checkpoint, by their paths in the backup; None if it was deleted."""
-    folder = checkpoints.folder(key)
     try:
+        folder = held.enter_context(checkpoints.local(key))
         # After a rollback, a key may be written again: what a checkpoint says about itself tells them apart.
         name = hashlib.sha256((folder / INFO).read_bytes()).hexdigest()[:16]
         found: dict[str, IO[bytes]] = {

@@ -17,6 +17,7 @@ from rljob_cli.backup.copied import Copied
 from rljob_cli.backup.index import StreamSegment
 from rljob_core.errors import BackupDamaged, Fenced, StoreUnavailable
 from rljob_core.ports import MESSAGE_ID, Channel, Message, first_sequence
+from rljob_core.site_border import SOURCE
 from rljob_runtime.messaging.nats.store import NatsStore
 
 _GZIP = 16 + zlib.MAX_WBITS
@@ -74,7 +75,8 @@ def encoded(messages: Iterable[Message]) -> Iterator[bytes]:
         line = {
             "sequence": message.sequence,
             "suffix": message.suffix,
-            "headers": dict(message.headers),
+            # A server that starts takes what has this one for what a source has sent.
+            "headers": {name: value for name, value in message.headers.items() if name != SOURCE},
             "data": base64.b64encode(message.data).decode(),
         }
         if piece := packer.compress(json.dumps(line, separators=(",", ":")).encode() + b"\n"):

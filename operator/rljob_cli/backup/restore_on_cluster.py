@@ -34,7 +34,7 @@ from rljob_runtime.messaging.connect import role_store
 from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.model.identity import model_identity
-from rljob_runtime.training.checkpoints import CheckpointStore
+from rljob_runtime.training.checkpoint_open import open_checkpoints
 from rljob_runtime.weights.create import open_transport
 from rljob_runtime.weights.transport import Transport
 
@@ -110,7 +110,7 @@ def _check_same(index: Index, config: JobConfig) -> None:
 async def _check_unused(store: NatsStore, weights: Transport, config: JobConfig) -> None:
     used = list(map(str, await used_streams(store)))
     used += ["weights"] if await asyncio.to_thread(weights.listing) else []
-    used += ["checkpoints"] if CheckpointStore(config.checkpoint_uri, model_path=Path()).keys() else []
+    used += ["checkpoints"] if open_checkpoints(config.checkpoint_uri, model_path=Path()).keys() else []
     if used:
         raise SpecError(
             "DIR",

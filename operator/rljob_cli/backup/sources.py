@@ -6,9 +6,10 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rljob_cli.backup.files import JobFiles
 from rljob_cli.backup.place import BackupPlace
@@ -24,7 +25,9 @@ from rljob_runtime.locations import local_path, model_folder
 from rljob_runtime.messaging.connect import role_store
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.model.identity import model_identity
-from rljob_runtime.training.checkpoints import CheckpointStore
+from rljob_runtime.storage.objects import is_object_store
+from rljob_runtime.storage.trainer_log import TrainerLogCopy, TrainerLogObjects
+from rljob_runtime.training.checkpoint_open import open_checkpoints
 from rljob_runtime.weights.create import open_transport
 
 
@@ -71,10 +74,15 @@ async def _take(
     job: BackedUpJob, config: JobConfig, connect: Callable[[], NatsStore], place: BackupPlace
 ) -> Taken:
     weights = open_transport(config.spec.weights.transport, uri=config.weights_uri, connect=connect)
-    checkpoints = CheckpointStore(config.checkpoint_uri, model_path=Path())
-    files = JobFiles(weights, checkpoints, local_path(config.trainer_log_uri))
+    checkpoints = open_checkpoints(config.checkpoint_uri, model_path=Path())
     store = connect()
-    with place.locked(), closing(weights):
+    with place.locked(), closing(weights), TemporaryDirectory(prefix="rljob-trainer-log-") as copy:
+        files = JobFiles(weights, checkpoints, Path(copy))
+        if is_object_store(config.trainer_log_uri):
+            log = TrainerLogCopy(TrainerLogObjects(config.trainer_log_uri), Path(copy))
+            files = replace(files, copy_log=log.refresh)
+        else:
+            files = replace(files, trainer=local_path(config.trainer_log_uri))
         await store.open()
         try:
             return await take(job, store, files, place)

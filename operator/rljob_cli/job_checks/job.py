@@ -1,6 +1,6 @@
 """Everything about a job that can be known before anything is started, beyond what its manifest's schema says.
 
-Nothing is written and nothing is left behind; torch is not loaded.
+Nothing is left behind (in an object store, an empty object is written and deleted); torch is not loaded.
 """
 
 from __future__ import annotations
@@ -17,33 +17,41 @@ from rljob_operator.children.desired import Targets, desired
 from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.cluster.local import pod as local_pod
 from rljob_runtime.locations import local_path
+from rljob_runtime.storage.object_access import check_usable
+from rljob_runtime.storage.objects import is_object_store
 
 _OPTIONS = "spec.rollout.engine.options"
 
 
-def check_job(config: JobConfig) -> None:
-    """What the spec names exists and fits together.
+_JobCheck = Callable[[JobConfig], Sequence[str] | None]
+"""Raises what is wrong with a job, and returns what the user should know of it."""
+
+
+def check_job(config: JobConfig) -> list[str]:
+    """What the spec names exists and fits together; returns warnings of what fits, and is perhaps not meant.
 
     Raises:
         InvalidManifest: all that does not.
     """
-    problems = _found(_NAMES, config)
+    warnings: list[str] = []
+    problems = _found(_NAMES, config, warnings)
     if not problems:  # files that are missing or damaged cannot be compared
-        problems = _found(_FITS, config)
+        problems = _found(_FITS, config, warnings)
     if not problems:  # nothing is asked that does not fit, or should not be sent
-        problems = _found((_servers,), config)
-    problems += _found(_REST, config)
+        problems = _found((_servers,), config, warnings)
+    problems += _found(_REST, config, warnings)
     if problems:
         raise InvalidManifest("the job cannot run", problems)
+    return warnings
 
 
-def _found(checks: Sequence[Callable[[JobConfig], None]], config: JobConfig) -> list[SpecError]:
-    return [problem for check in checks for problem in _caught(check, config)]
+def _found(checks: Sequence[_JobCheck], config: JobConfig, warnings: list[str]) -> list[SpecError]:
+    return [problem for check in checks for problem in _caught(check, config, warnings)]
 
 
-def _caught(check: Callable[[JobConfig], None], config: JobConfig) -> Iterator[SpecError]:
+def _caught(check: _JobCheck, config: JobConfig, warnings: list[str]) -> Iterator[SpecError]:
     try:
-        check(config)
+        warnings += check(config) or ()
     except SpecError as error:
         yield error
     except InvalidManifest as errors:
@@ -54,8 +62,9 @@ def _model(config: JobConfig) -> None:
     folder = local_path(config.spec.model.uri, field="spec.model.uri")
     if not folder.is_dir():
         raise _wrong_model(f"there is no folder {folder}: give the folder of a Hugging Face model")
-    from rljob_runtime.model.settings import read_settings
+    from rljob_runtime.model.settings import check_whole, read_settings
 
+    check_whole(folder)
     settings = read_settings(folder / "config.json")
     computes = _reads_weights(config)
     architectures = settings.get("architectures") or []
@@ -149,10 +158,23 @@ def _backend(config: JobConfig) -> None:
     check_backend(config.spec)
 
 
-def _loss(config: JobConfig) -> None:
+def _trackers(config: JobConfig) -> None:
+    from rljob_runtime.trackers import check_tracker
+
+    problems: dict[str, SpecError] = {}  # what is wrong for all of them, once
+    for number, tracker in enumerate(config.spec.trackers):
+        try:
+            check_tracker(tracker, path=f"spec.trackers[{number}]")
+        except SpecError as error:
+            problems.setdefault(str(error), error)
+    if problems:
+        raise InvalidManifest("a tracker cannot run", list(problems.values()))
+
+
+def _loss(config: JobConfig) -> list[str]:
     from rljob_runtime.training.losses.registry import check_loss
 
-    check_loss(config.spec)
+    return check_loss(config.spec)
 
 
 def _adapters_fit(config: JobConfig) -> None:
@@ -161,7 +183,29 @@ def _adapters_fit(config: JobConfig) -> None:
     check_adapter_rank(config.spec, local_path(config.spec.model.uri))
 
 
-def _data_and_rewards(config: JobConfig) -> None:
+def _links(config: JobConfig) -> list[str]:
+    from rljob_runtime.training.anchor_transfer import check_links
+
+    return check_links(config)
+
+
+def _engine_devices(config: JobConfig) -> None:
+    from rljob_cli.job_checks.devices import check_device
+    from rljob_runtime.engines.registry import check_engine
+
+    name = config.spec.rollout.engine.name
+    _in_every_pool(config, lambda options: check_device(check_engine(name, options), field=_OPTIONS))
+
+
+def _trainer_device(config: JobConfig) -> None:
+    from rljob_cli.job_checks.devices import check_device
+    from rljob_runtime.training.registry import check_backend
+
+    check_device(check_backend(config.spec), field="spec.trainer.options")
+
+
+def _data_and_rewards(config: JobConfig) -> list[str]:
+    from rljob_cli.job_checks.data_rows import data_warnings
     from rljob_runtime.data.prompts import open_prompts
     from rljob_runtime.rewards.job_items import JobItems
     from rljob_runtime.rewards.registry import resolve
@@ -172,9 +216,26 @@ def _data_and_rewards(config: JobConfig) -> None:
     if names_user_code(setup):  # which may end the process that imports it, or never return
         if (error := load_on_trial(setup).error) is not None:
             raise error
+    else:
+        resolve(config.spec.reward.called, training)
+        resolve(config.spec.reward.called, held_out)
+    sources = (training,) if held_out is training else (training, held_out)
+    return [warning for source in sources for warning in data_warnings(config, source)]
+
+
+def _environment(config: JobConfig) -> None:
+    if config.spec.rollout.environment is None:
         return
-    resolve(config.spec.reward.functions, training)
-    resolve(config.spec.reward.functions, held_out)
+    from rljob_runtime.environments.client import EnvironmentClient
+
+    async def load() -> None:
+        client = EnvironmentClient(config)
+        try:
+            await client.start()
+        finally:
+            await client.close()
+
+    asyncio.run(load())
 
 
 def _runs_here(config: JobConfig) -> None:
@@ -191,12 +252,17 @@ def _uris(config: JobConfig) -> None:
         from rljob_runtime.weights.create import open_transport
 
         open_transport(config.spec.weights.transport, uri=config.weights_uri).close()
-    local_path(config.checkpoint_uri, field="spec.trainer.checkpoint.uri")
+        if is_object_store(config.weights_uri):
+            check_usable(config.weights_uri, field="spec.weights.uri")
+    if not is_object_store(config.checkpoint_uri):
+        local_path(config.checkpoint_uri, field="spec.trainer.checkpoint.uri")
+        return
+    check_usable(config.checkpoint_uri, field="spec.trainer.checkpoint.uri")
 
 
-_NAMES = (_model, _engines, _length_predictor, _backend, _loss)
-_FITS = (_engines_fit, _adapters_fit)
-_REST = (_data_and_rewards, _runs_here, _uris)
+_NAMES = (_model, _engines, _length_predictor, _backend, _loss, _trackers)
+_FITS = (_engines_fit, _adapters_fit, _links, _engine_devices, _trainer_device)
+_REST: tuple[_JobCheck, ...] = (_data_and_rewards, _environment, _runs_here, _uris)
 
 
 def check_pods(job: ResolvedJob, environment: Mapping[str, str]) -> None:

@@ -10,7 +10,8 @@ from rljob_core.spec import RLJob
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_runtime.locations import local_path
 from rljob_runtime.roles.offline_rollback import FLAG, versions_without_ledger
-from rljob_runtime.training.checkpoints import CheckpointStore
+from rljob_runtime.training.checkpoint_open import open_checkpoints
+from rljob_runtime.training.trainer_log_folder import trainer_log_folder
 from rljob_runtime.weights.create import open_store
 
 
@@ -23,7 +24,7 @@ def way_on(folder: RunFolder, job: RLJob) -> SpecError | None:
     ledger again; the user has to ask for it, as it cannot say what was planned and not trained.
     """
     config = resolve_job(job, folder.defaults("")).config
-    checkpoints = CheckpointStore(
+    checkpoints = open_checkpoints(
         config.checkpoint_uri, model_path=local_path(config.spec.model.uri, field="spec.model.uri")
     )
     gone = f"the ledger of this job, {folder.nats / 'store'}, is gone"
@@ -42,10 +43,10 @@ def way_on(folder: RunFolder, job: RLJob) -> SpecError | None:
     elif saved:
         words = (
             f"{gone}, and so are the weights of its versions. Its newest checkpoint exists: another job can start "
-            f"from it, with --output {folder.path}-2 --set spec.model.uri={checkpoints.folder(saved[-1])} instead of "
+            f"from it, with --output {folder.path}-2 --set spec.model.uri={checkpoints.place(saved[-1])} instead of "
             "--resume"
         )
-    elif any(folder.trainer.glob("*.jsonl")):
+    elif _has_log(config.trainer_log_uri):
         words = (
             f"{gone}, and there are neither versions of the weights nor checkpoints: there is nothing to continue. "
             f"Start the job again with --output {folder.path}-2 instead of --resume"
@@ -53,6 +54,11 @@ def way_on(folder: RunFolder, job: RLJob) -> SpecError | None:
     else:
         return None
     return SpecError("--resume", words)
+
+
+def _has_log(uri: str) -> bool:
+    with trainer_log_folder(uri) as log:
+        return any(log.glob("*.jsonl"))
 
 
 def _listed(versions: list[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Collection
 from urllib.parse import urlparse
 
 from rljob_core.errors import RLJobError, SpecError
@@ -20,6 +21,11 @@ def check_nats(job: RLJob, port: int | None) -> None:
     if job.spec.nats.url is not None:
         if port is not None:
             raise SpecError("--nats-port", "spec.nats.url names a server already: remove one of both")
+        if job.spec.rollout.datacenters:
+            raise SpecError(
+                "spec.nats.url",
+                "rljob run starts the servers of datacenters beside its own only: leave it out, or the datacenters",
+            )
         _check_answers(job.spec.nats.url)
         return
     from rljob_runtime.messaging.nats.server import binary
@@ -30,6 +36,19 @@ def check_nats(job: RLJob, port: int | None) -> None:
         raise SpecError("spec.nats.url", str(error)) from error
     if port is not None:
         _check_free(port)
+
+
+def check_servers(job: RLJob, sites: Collection[str]) -> None:
+    """Each datacenter of a changed job has a server in the run that is under way.
+
+    Raises:
+        SpecError: one has none.
+    """
+    if new := sorted(set(job.spec.rollout.datacenters) - set(sites)):
+        raise SpecError(
+            "spec.rollout.pools",
+            f"no server of datacenter {new[0]} runs: stop the run, and continue it with --resume, which starts one",
+        )
 
 
 def _check_answers(urls: str) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from rljob_cli.manifest.differences import fixed_differences
 from rljob_cli.manifest.load import InvalidManifest
@@ -21,18 +24,11 @@ LEAST_FREE_BYTES = 64 << 20
 """With less free disk space a job is not started, and a running job is stopped while its state can still be saved."""
 
 
-def check_output(
-    folder: RunFolder, job: RLJob, *, resume: bool, model: str, from_version: int | None = None
-) -> Identity | None:
-    """The job in the folder to resume; None for a new one.
-
-    Args:
-        model: identity of the job's initial model.
-        from_version: the version that the user goes back to; this needs no ledger.
+def check_claimable(folder: RunFolder, job: RLJob, *, resume: bool) -> Identity | None:
+    """The part of `check_output` that needs no model, which may have to be downloaded first; returns the same.
 
     Raises:
         SpecError: the folder cannot be written, or does not hold what `resume` says.
-        InvalidManifest: it holds this job with settings that must stay as they were.
     """
     check_writable(folder.path)
     identity = folder.identity()
@@ -46,6 +42,37 @@ def check_output(
         raise SpecError(
             "--output", f"{folder.path} holds another job, {identity.name}: choose another folder"
         )
+    if not resume and not fixed_differences(identity.manifest, job):
+        raise SpecError(
+            "--output",
+            f"{folder.path} holds a run of this job: add --resume to continue it, or choose another",
+        )
+    return identity
+
+
+def check_output(
+    folder: RunFolder,
+    job: RLJob,
+    *,
+    resume: bool,
+    model: str,
+    from_version: int | None = None,
+    downloads: Mapping[str, dict[str, str]] = MappingProxyType({}),
+) -> Identity | None:
+    """The job in the folder to resume; None for a new one.
+
+    Args:
+        model: identity of the job's initial model.
+        from_version: the version that the user goes back to; this needs no ledger.
+        downloads: where what the job downloads is now.
+
+    Raises:
+        SpecError: the folder cannot be written, or does not hold what `resume` says.
+        InvalidManifest: it holds this job with settings that must stay as they were.
+    """
+    identity = check_claimable(folder, job, resume=resume)
+    if identity is None:
+        return None
     if identity.model != model:
         raise SpecError(
             "spec.model.uri",
@@ -63,11 +90,7 @@ def check_output(
                 for path, because, before, now in changed
             ],
         )
-    if not resume:
-        raise SpecError(
-            "--output",
-            f"{folder.path} holds a run of this job: add --resume to continue it, or choose another",
-        )
+    identity = replace(identity, downloads=dict(downloads))
     _check_resumable(folder, job, identity, needs_ledger=from_version is None)
     return identity
 
@@ -86,11 +109,11 @@ def _check_resumable(folder: RunFolder, job: RLJob, identity: Identity, *, needs
 
         if (refusal := way_on(folder, identity.stamp(job))) is not None:
             raise refusal
-    from rljob_runtime.training.checkpoints import CheckpointStore
+    from rljob_runtime.training.checkpoint_open import open_checkpoints
 
     root = job.spec.trainer.checkpoint.uri or str(folder.checkpoints)
-    model = local_path(job.spec.model.uri, field="spec.model.uri")
-    checkpoints = CheckpointStore(root, model_path=model)
+    model = local_path(identity.with_downloads(job).spec.model.uri, field="spec.model.uri")
+    checkpoints = open_checkpoints(root, model_path=model)
     for key in checkpoints.keys():  # noqa: SIM118  no mapping
         try:
             checkpoints.verify_model(key)
@@ -115,7 +138,12 @@ def check_unused(job: RLJob) -> None:
 
 
 def _holds_checkpoints(uri: str, field: str) -> bool:
-    return any(local_path(uri, field=field).glob("step-*"))
+    from rljob_runtime.training.checkpoint_open import open_checkpoints
+
+    try:
+        return open_checkpoints(uri, model_path=Path()).is_used()
+    except StoreUnavailable as error:
+        raise SpecError(field, str(error)) from error
 
 
 def _holds_weights(transport_name: WeightTransportName, uri: str, field: str) -> bool:

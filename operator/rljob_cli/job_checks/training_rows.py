@@ -6,6 +6,7 @@ row, so that rows would be trained twice or never, which nothing in the ledger s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,11 @@ def training_rows(data: DataSpec, before: dict[str, Any]) -> dict[str, Any]:
     """
     if data.source == "reasoning-gym":
         return {}
-    digest = _digest(Path(data.dataset.removeprefix("file://")))
+    from rljob_runtime.data.files import FileSource, data_files
+
+    digest = _digest(data_files(data.dataset, kind=data.source, path="spec.data"))
     if before.get("digest") == digest:
         return before
-    from rljob_runtime.data.files import FileSource
 
     rows = FileSource(
         data.dataset, kind=data.source, options=data.options, seed=data.seed, path="spec.data"
@@ -47,13 +49,14 @@ def training_rows(data: DataSpec, before: dict[str, Any]) -> dict[str, Any]:
     return {"rows": rows, "digest": digest}
 
 
-def _digest(file: Path) -> str:
-    """The xxh3-128 of a file."""
+def _digest(files: Sequence[Path]) -> str:
+    """The xxh3-128 of files, one after the other."""
     digest = xxhash.xxh3_128()
-    try:
-        with file.open("rb") as content:
-            while block := content.read(_BLOCK):
-                digest.update(block)
-    except OSError as error:
-        raise SpecError("spec.data.dataset", f"{file} cannot be read: {error.strerror}") from error
+    for file in files:
+        try:
+            with file.open("rb") as content:
+                while block := content.read(_BLOCK):
+                    digest.update(block)
+        except OSError as error:
+            raise SpecError("spec.data.dataset", f"{file} cannot be read: {error.strerror}") from error
     return digest.hexdigest()

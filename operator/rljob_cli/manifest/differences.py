@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rljob_core.spec import Immutable, RLJob, immutable_fields
 
 # Compared in other ways: a model's folder may have moved, so its content is compared; the embedded server has no URL.
 _COMPARED_OTHERWISE = {"spec.model.uri", "spec.nats.url"}
-# Without meaning here: all pools are on this machine.
-_MEANINGLESS = {"spec.rollout.pools.datacenter"}
-IMMUTABLE: Mapping[str, Immutable] = {
-    path: mark for path, mark in immutable_fields(RLJob) if path not in _MEANINGLESS
-}
+# All places are on this machine: a pool may move from one to the other when its run is resumed.
+_MOVABLE = "spec.rollout.pools.datacenter"
+_POOL_MOVES = re.compile(r"spec\.rollout\.pools\.[^.]+\.datacenter")
+_MARKS = dict(immutable_fields(RLJob))
+IMMUTABLE: Mapping[str, Immutable] = {path: mark for path, mark in _MARKS.items() if path != _MOVABLE}
 """The fields that `rljob patch` refuses to change, and why: those that the API server refuses to change."""
 IMMUTABLE_ON_RESUME: Mapping[str, Immutable] = {
     path: mark for path, mark in IMMUTABLE.items() if path not in _COMPARED_OTHERWISE
 }
 """The fields that must be the same when a run is resumed, and why. All others may differ from run to run."""
+
+
+def moves(fields: Iterable[tuple[str, Any, Any]]) -> list[tuple[str, Immutable, Any]]:
+    """The changes that put a pool elsewhere, as path, why it stays while the run goes on, value before.
+
+    Args:
+        fields: what `differences` says of manifests in which pools are mappings by name.
+    """
+    return [(path, _MARKS[_MOVABLE], before) for path, before, _ in fields if _POOL_MOVES.fullmatch(path)]
+
+
+def by_name(value: Any) -> Any:
+    """JSON with lists of named objects as mappings, so that a change of one pool is reported under the pool's name."""
+    if isinstance(value, Mapping):
+        return {key: by_name(below) for key, below in value.items()}
+    if isinstance(value, list) and all(isinstance(item, dict) and "name" in item for item in value):
+        return {item["name"]: by_name(item) for item in value} or value
+    return value
 
 
 def differences(before: Any, now: Any, path: str = "") -> list[tuple[str, Any, Any]]:
@@ -42,5 +61,5 @@ def fixed_differences(
         (path, mark.because, before, now)
         for path, before, now in found
         for field, mark in fixed.items()
-        if (path == field or path.startswith(f"{field}.")) and not mark.allows(before, now)
+        if mark.keeps(field, path) and not mark.allows(before, now)
     ]

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
-from rljob_cli.manifest.advice import advice, dotted, location
+from rljob_cli.manifest.documents import Document, as_json, documents_of, is_site, job_document, parse
+from rljob_core.advice import advice, dotted, location, nearest
 from rljob_core.errors import SpecError
-from rljob_core.spec import DataSpec, EvaluationDataSpec, RLJob
+from rljob_core.spec import DataSpec, EvaluationDataSpec, RLJob, RLJobSpec, Site, SiteLinkSpec
 
 FieldPath = tuple[str | int, ...]
+Kind = TypeVar("Kind", RLJob, Site)
 
 # Of metav1.ObjectMeta.
 _METADATA = {
@@ -25,6 +26,9 @@ _METADATA = {
     "deletionTimestamp", "deletionGracePeriodSeconds", "labels", "annotations", "ownerReferences", "finalizers",
     "managedFields",
 }  # fmt: skip
+_ROOTS = ("spec", "metadata")
+_NOT_SET = {"status", "apiVersion", "kind"}
+_SPEC_FIELDS = {field.alias or name for name, field in RLJobSpec.model_fields.items()}
 _STEP = re.compile(r"[^.\[\]]+")
 
 
@@ -32,27 +36,53 @@ class InvalidManifest(ExceptionGroup[SpecError]):
     """A manifest is invalid; the group has one `SpecError` per invalid field."""
 
 
-def load_job(file: Path, overrides: Sequence[str] = ()) -> RLJob:
+def load_job(file: Path, overrides: Sequence[str] = (), *, text: str | None = None) -> RLJob:
     """Load a job from a YAML 1.2 file; relative paths in it are resolved against the file's folder.
 
     Args:
-        file: a file with one document, one RLJob.
-        overrides: `spec.path=value` each; the value is YAML, list items are given by index or by name.
+        file: a file with one RLJob; other documents in it may be Sites (`load_job_and_links`).
+        overrides: `path=value` each; `spec.` may be left out, the value is YAML, list items are given by index or name.
+        text: what the file is going to hold; None: it is there.
 
     Raises:
         SpecError: the file cannot be read, or the path of an override does not exist.
         InvalidManifest: fields are invalid.
     """
-    root, content = _parse(_read(file), str(file))
-    content = _as_json(content)
+    return _job(file, documents_of(file, text), overrides)
+
+
+def load_job_and_links(file: Path, overrides: Sequence[str] = ()) -> tuple[RLJob, dict[str, SiteLinkSpec]]:
+    """Load a job, and from the Sites that its file describes the link of each, by name.
+
+    `kubectl apply` takes the same file. Arguments and errors as of `load_job`; Sites are checked, too, and no name may
+    be given to two of them.
+    """
+    documents = documents_of(file)
+    return _job(file, documents, overrides), _links(file, documents)
+
+
+def _job(file: Path, documents: Sequence[Document], overrides: Sequence[str]) -> RLJob:
+    root, content = job_document(file, documents)
     if not isinstance(content, dict):
         raise SpecError(
             str(file),
             f"line 1, column 1: {_kind(content)}: write a mapping with apiVersion, kind, metadata and spec",
         )
     changed = [override(content, text) for text in overrides]
-    job = _validated(content, str(file), lambda location: _place(file, root, location, changed))
+    job = _validated(RLJob, content, str(file), lambda location: _place(file, root, location, changed))
     return resolve_paths(job, file.resolve().parent)
+
+
+def _links(file: Path, documents: Sequence[Document]) -> dict[str, SiteLinkSpec]:
+    found: dict[str, SiteLinkSpec] = {}
+    for root, content in documents:
+        if not is_site(content):
+            continue
+        site = _validated(Site, content, str(file), partial(_place, file, root, changed=()))
+        if site.metadata.name in found:
+            raise SpecError(str(file), f"describes the Site {site.metadata.name} twice: keep one of them")
+        found[site.metadata.name] = site.spec.link
+    return found
 
 
 def change_job(job: RLJob, overrides: Sequence[str], folder: Path) -> RLJob:
@@ -64,11 +94,13 @@ def change_job(job: RLJob, overrides: Sequence[str], folder: Path) -> RLJob:
     """
     content = dict(as_manifest(job))
     changed = [override(content, text) for text in overrides]
-    return resolve_paths(_validated(content, "--set", lambda place: _given(place, changed)), folder)
+    return resolve_paths(_validated(RLJob, content, "--set", lambda place: _given(place, changed)), folder)
 
 
-def _validated(content: Mapping[str, Any], source: str, place: Callable[[FieldPath], str]) -> RLJob:
-    """Validate a document as a job.
+def _validated(
+    kind: type[Kind], content: Mapping[str, Any], source: str, place: Callable[[FieldPath], str]
+) -> Kind:
+    """Validate a document as a job, or as another kind.
 
     Args:
         content: the document.
@@ -77,7 +109,7 @@ def _validated(content: Mapping[str, Any], source: str, place: Callable[[FieldPa
     """
     wrong = list(_wrong_metadata(content))
     try:
-        job = RLJob.model_validate(content, by_alias=True, by_name=False)
+        found = kind.model_validate(content, by_alias=True, by_name=False)
     except ValidationError as error:
         wrong += error.errors(include_url=False)
     if wrong:
@@ -86,49 +118,12 @@ def _validated(content: Mapping[str, Any], source: str, place: Callable[[FieldPa
             [
                 SpecError(
                     dotted(location(detail)) or source,
-                    advice(RLJob, content, detail) + place(location(detail)),
+                    advice(kind, content, detail) + place(location(detail)),
                 )
                 for detail in wrong
             ],
         )
-    return job
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise SpecError(str(file), "there is no such file: give the path of an RLJob's YAML file") from error
-    except UnicodeDecodeError as error:
-        raise SpecError(str(file), f"byte {error.start} is not UTF-8: save the file as UTF-8 text") from error
-    except OSError as error:
-        raise SpecError(str(file), f"cannot be read: {error.strerror}") from error
-
-
-def _parse(text: str, source: str) -> tuple[Node | None, Any]:
-    """Parse one YAML document; return its nodes, which have line numbers, and its content.
-
-    Raises:
-        SpecError: the text is not YAML, has several documents, or a key is given twice.
-    """
-    # Pure Python, because only that reader is YAML 1.2, where 1e-4 is a number and `no` is a word.
-    try:
-        return YAML(typ="safe", pure=True).compose(text), YAML(typ="safe", pure=True).load(text)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
-        raise SpecError(source, place + _problem(error)) from error
-    except YAMLError as error:  # characters that YAML does not know
-        raise SpecError(source, f"not YAML: {' '.join(str(error).split())}") from error
-
-
-def _as_json(content: Any) -> Any:
-    """Convert integral floats such as 4.0 and 1e6 to integers, as kubectl does: JSON has only one number type."""
-    if isinstance(content, dict):
-        return {key: _as_json(value) for key, value in content.items()}
-    if isinstance(content, list):
-        return [_as_json(item) for item in content]
-    return int(content) if isinstance(content, float) and content.is_integer() else content
+    return found
 
 
 def _wrong_metadata(content: Mapping[str, Any]) -> Iterator[ErrorDetails]:
@@ -153,36 +148,37 @@ def _details(kind: str, place: FieldPath, given: Any, **context: Any) -> ErrorDe
     return {"type": kind, "loc": place, "msg": "", "input": given, "ctx": context}
 
 
-def _problem(error: MarkedYAMLError) -> str:
-    problem = (error.problem or "not YAML").strip()
-    if "single document" in (error.context or ""):
-        return "a second document begins here: keep one RLJob per file"
-    if problem.startswith("found duplicate key"):
-        key = re.match(r'found duplicate key "?([^"\s]+)"?', problem)
-        return f"the key {key[1] if key else ''} is given twice: keep one of them"
-    context = f" {error.context.strip()}" if error.context else ""
-    return f"not YAML:{context}: {problem}"
-
-
 def _kind(content: object) -> str:
     return "the file is empty" if content is None else f"the document is a {type(content).__name__}"
 
 
 def _place(file: Path, root: Node | None, location: Sequence[str | int], changed: Sequence[FieldPath]) -> str:
     """Return the file and line of a field, or of the innermost object that should contain it; or that --set gave it."""
-    if given := _given(location, changed):
-        return given
-    node = root
+    node, is_there = root, True
     for step in location:
         below = _child(node, step)
         if below is None:
+            is_there = False
             break
         node = below
+    if given := _given(location, changed, is_there=is_there):
+        return given
     return "" if node is None else f" ({file.name}, line {node.start_mark.line + 1})"
 
 
-def _given(location: Sequence[str | int], changed: Sequence[FieldPath]) -> str:
-    return " (given by --set)" if any(tuple(location[: len(place)]) == place for place in changed) else ""
+def _given(location: Sequence[str | int], changed: Sequence[FieldPath], *, is_there: bool = False) -> str:
+    """Return that --set gave a field, or a part of it, if it did.
+
+    Args:
+        location: of the field.
+        changed: the locations that --set changed.
+        is_there: the field stands in a file, too, so that a --set of a part of it has not created it.
+    """
+    place = tuple(location)
+    given = any(
+        place[: len(path)] == path or (not is_there and path[: len(place)] == place) for path in changed
+    )
+    return " (given by --set)" if given else ""
 
 
 def _child(node: Node | None, step: str | int) -> Node | None:
@@ -194,19 +190,32 @@ def _child(node: Node | None, step: str | int) -> Node | None:
     return None
 
 
-def override(content: dict[str, Any], text: str) -> FieldPath:
-    """Apply one `spec.path=value` to a manifest's content and return the location that it changed.
+def full_path(text: str) -> str:
+    """The path of an override, from the manifest's root on: `spec.` may be left out of `path=value`.
 
     Raises:
-        SpecError: there is no `=`, the value is not YAML, or the path does not exist.
+        SpecError: there is no `=`, or no path before it; or the path begins with what is nearly `spec` or `metadata`.
     """
-    path, equals, value = text.partition("=")
+    path, equals, _ = text.partition("=")
     path = path.strip()
     steps = _STEP.findall(path)
-    if not equals or len(steps) < 2 or steps[0] not in {"spec", "metadata"}:
-        raise SpecError(
-            "--set", f"{text!r}: write spec.path=value, for instance spec.pipeline.maxStaleness=2"
-        )
+    if not equals or not steps or steps[0] in _NOT_SET or (len(steps) == 1 and steps[0] in _ROOTS):
+        raise SpecError("--set", f"{text!r}: write path=value, for instance pipeline.maxStaleness=2")
+    if steps[0] in _ROOTS:
+        return path
+    if steps[0] not in _SPEC_FIELDS and (meant := nearest(steps[0], _ROOTS, n=1)):
+        raise SpecError("--set", f"{text!r}: did you mean {meant[0]}{path.removeprefix(steps[0])}?")
+    return f"spec.{path}"
+
+
+def override(content: dict[str, Any], text: str) -> FieldPath:
+    """Apply one `path=value` to a manifest's content and return the location that it changed.
+
+    Raises:
+        SpecError: as `full_path`, the value is not YAML, or the path does not exist.
+    """
+    path, value = full_path(text), text.partition("=")[2]
+    steps = _STEP.findall(path)
     target: Any = content
     location: FieldPath = ()
     for step in steps[:-1]:
@@ -216,7 +225,10 @@ def override(content: dict[str, Any], text: str) -> FieldPath:
             target[key] = {}
         target = target[key]
     key = _key(target, steps[-1], path)
-    target[key] = _as_json(_parse(value, f"--set {path}")[1])
+    values = parse(value, f"--set {path}")
+    if len(values) > 1:
+        raise SpecError(f"--set {path}", "a second document begins in the value: write one value")
+    target[key] = as_json(values[0][1]) if values else None
     return (*location, key)
 
 
@@ -243,7 +255,9 @@ def _key(target: object, step: str, path: str) -> str | int:
             return names.index(step)
         known = ", ".join(str(name) for name in names if name) or f"0 to {len(target) - 1}"
         raise SpecError(f"--set {path}", f"the list has no item {step!r}: write one of {known}")
-    raise SpecError(f"--set {path}", f"what stands before {step!r} has no fields: docs/api.md lists them all")
+    raise SpecError(
+        f"--set {path}", f"what stands before {step!r} has no fields: `rljob explain` lists them all"
+    )
 
 
 # ------------------------------------------------------------------------------------------------------ paths

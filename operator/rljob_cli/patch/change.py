@@ -14,20 +14,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rljob_cli.job_checks.downloads import Downloads, download
 from rljob_cli.job_checks.job import check_job, check_pods
-from rljob_cli.manifest.differences import IMMUTABLE, differences, fixed_differences
+from rljob_cli.manifest.differences import IMMUTABLE, by_name, differences, fixed_differences, moves
 from rljob_cli.manifest.import_path import allow_modules_in
-from rljob_cli.manifest.load import InvalidManifest, as_manifest, change_job, value_at
+from rljob_cli.manifest.load import InvalidManifest, as_manifest, change_job, full_path, value_at
 from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_cli.run_folder.job_file import stored_job
 from rljob_core.errors import SpecError
+from rljob_core.remote_uri import remote_sources
 from rljob_core.spec import RLJob
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets, desired
 from rljob_operator.children.resolved_job import ResolvedJob, resolve_job
 from rljob_operator.names import LABEL_ROLE, Role
-
-_ROOTS = ("spec.", "metadata.", "status.", "apiVersion", "kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,14 @@ class Change:
         identity: the content of `job.json` with the patch; the present content if nothing changes.
         before, after: the job without and with the patch.
         fields: the changed fields: path, value before, value after.
+        warnings: of what fits, and is perhaps not meant.
     """
 
     identity: Identity
     before: RLJob
     after: RLJob
     fields: tuple[tuple[str, Any, Any], ...]
+    warnings: tuple[str, ...] = ()
 
 
 def patch(folder: RunFolder, texts: Sequence[str]) -> Change:
@@ -56,46 +58,63 @@ def patch(folder: RunFolder, texts: Sequence[str]) -> Change:
     Raises:
         SpecError, InvalidManifest: the change is refused for all the reasons given, and nothing is written.
     """
+    texts = [f"{full_path(text)}={text.partition('=')[2]}" for text in texts]
+    downloads = _downloads(folder, texts)  # without the lock: it may take long
     with folder.changing():
-        identity = folder.identity()
-        if identity is None:
-            raise SpecError(
-                "DIR",
-                f"{folder.path} holds no run: give the output folder of an `rljob run` (runs/<job's name>)",
-            )
-        change = change_of(folder, identity, [_full_path(text) for text in texts])
+        change = change_of(folder, _identity(folder), texts, downloads)
         if change.fields:
             folder.write(change.identity)
     return change
 
 
-def _full_path(text: str) -> str:
-    return text if text.strip().startswith(_ROOTS) else f"spec.{text.strip()}"
+def _identity(folder: RunFolder) -> Identity:
+    identity = folder.identity()
+    if identity is None:
+        raise SpecError(
+            "DIR",
+            f"{folder.path} holds no run: give the output folder of an `rljob run` (runs/<job's name>)",
+        )
+    return identity
 
 
-def change_of(folder: RunFolder, identity: Identity, texts: Sequence[str]) -> Change:
+def _downloads(folder: RunFolder, texts: Sequence[str]) -> Downloads | None:
+    """What the changed job names by URI, downloaded; None if the change names nothing else than before."""
+    identity = _identity(folder)
+    before = stored_job(identity)
+    after = change_job(before, texts, Path(identity.origin or "."))
+    if remote_sources(after.spec) == remote_sources(before.spec):
+        return None
+    _refuse(
+        folder, identity, after, tuple(differences(by_name(as_manifest(before)), by_name(as_manifest(after))))
+    )
+    return download(after.spec, identity.downloads)
+
+
+def change_of(
+    folder: RunFolder, identity: Identity, texts: Sequence[str], downloads: Downloads | None = None
+) -> Change:
     """Check a change and return its effect; nothing is written.
+
+    Args:
+        folder, identity: the job's.
+        texts: as of `patch`.
+        downloads: what the changed job downloads; None if it is what `identity` has.
 
     Raises:
         SpecError, InvalidManifest: the change is refused for all the reasons given.
     """
-    summary = folder.earlier_summary()
-    if summary.get("exit") == "Succeeded" and not folder.in_use():
-        raise SpecError(
-            "DIR",
-            f"the job in {folder.path} is finished after {summary.get('steps')} steps, for good: start another one "
-            f"from its checkpoint, with spec.model.uri={folder.checkpoint} and another --output",
-        )
     before = stored_job(identity)
+    if downloads is not None:
+        identity = replace(identity, downloads=downloads)
     origin = Path(identity.origin or ".")
     after = change_job(before, texts, origin)
-    fields = tuple(differences(_by_name(as_manifest(before)), _by_name(as_manifest(after))))
+    fields = tuple(differences(by_name(as_manifest(before)), by_name(as_manifest(after))))
     if not fields:
         return Change(identity, before, after, ())
-    _refuse(folder, identity, after)
+    _refuse(folder, identity, after, fields)
     allow_modules_in(origin)
-    resolved = resolve_job(after, folder.defaults(nats_url=""))
-    check_job(resolved.config)
+    resolved = resolve_job(identity.with_downloads(after), folder.defaults(nats_url=""))
+    warnings = tuple(check_job(resolved.config))
     check_pods(resolved, os.environ)
     # One text per path: the newest replaces older ones.
     patches = {text.partition("=")[0].strip(): text for text in (*identity.patches, *texts)}
@@ -105,20 +124,13 @@ def change_of(folder: RunFolder, identity: Identity, texts: Sequence[str]) -> Ch
         generation=identity.generation + 1,
         patches=list(patches.values()),
     )
-    return Change(changed, before, after, fields)
+    return Change(changed, before, after, fields, warnings)
 
 
-def _by_name(value: Any) -> Any:
-    """JSON with lists of named objects as mappings, so that a change of one pool is reported under the pool's name."""
-    if isinstance(value, Mapping):
-        return {key: _by_name(below) for key, below in value.items()}
-    if isinstance(value, list) and all(isinstance(item, dict) and "name" in item for item in value):
-        return {item["name"]: _by_name(item) for item in value} or value
-    return value
-
-
-def _refuse(folder: RunFolder, identity: Identity, job: RLJob) -> None:
-    """Refuse changes that a job never accepts.
+def _refuse(
+    folder: RunFolder, identity: Identity, job: RLJob, fields: Sequence[tuple[str, Any, Any]]
+) -> None:
+    """Refuse changes that a job never accepts, or not while it runs.
 
     Raises:
         InvalidManifest: all of them.
@@ -136,6 +148,15 @@ def _refuse(folder: RunFolder, identity: Identity, job: RLJob) -> None:
         for path, *_ in differences(identity.manifest, dict(as_manifest(job)))
         if not path.startswith("spec.")
     ]
+    if folder.in_use():
+        problems += [
+            SpecError(
+                path,
+                f"datacenter is immutable while the job runs, because {mark.because}: leave it at "
+                f"{json.dumps(before)}, {mark.instead}, or stop the run first and change it then",
+            )
+            for path, mark, before in moves(fields)
+        ]
     if job.spec.suspend:
         holder = folder.holder()
         how = f"`kill -INT {holder}` stops it (Ctrl-C)" if holder else "it does not run"

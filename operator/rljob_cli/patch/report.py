@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
+from rljob_cli.own_command import own_command
 from rljob_cli.patch.change import Change, patch, restarts
 from rljob_cli.run_folder.embedded_nats import running_url
 from rljob_cli.run_folder.folder import Identity, RunFolder
@@ -40,8 +41,9 @@ def patch_and_report(folder: RunFolder, texts: Sequence[str]) -> Iterator[str]:
         return
     for path, before, now in change.fields:
         yield f"{path}: {json.dumps(before)} → {json.dumps(now)}"
+    yield from (f"warning: {warning}" for warning in change.warnings)
     if not folder.in_use():
-        yield f"kept for the next `rljob run … --output {folder.path} --resume`: it does not run now"
+        yield f"kept for the next `{own_command('run')} … --output {folder.path} --resume`: it does not run now"
         return
     yield from restarts(change, folder.defaults(nats_url=""))
     if not _observed(folder, change):

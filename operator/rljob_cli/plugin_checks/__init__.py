@@ -1,1 +1,1 @@
-"""`rljob check-engine`, `check-backend`, `check-loss`, `check-reward`: whether a plug-in fulfils its contract."""
+"""`rljob check-engine`, `check-backend` and the like: whether a plug-in fulfils its contract."""

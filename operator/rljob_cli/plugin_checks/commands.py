@@ -1,4 +1,4 @@
-"""`rljob check-engine`, `check-backend`, `check-loss`, `check-reward`: test whether a plugin fulfils its contract."""
+"""`rljob check-engine`, `check-backend` and the like: test whether a plug-in fulfils its contract."""
 
 from __future__ import annotations
 
@@ -234,3 +234,54 @@ def check_reward(
             lambda begin: examine(REWARD, subject, begin=begin, patience=patience), heed
         )
         print_findings(f"reward {name}", findings)
+
+
+def check_environment(
+    name: Annotated[
+        str, typer.Argument(help="As spec.rollout.environment.name would have it.", show_default=False)
+    ],
+    *,
+    settings: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            metavar="field=value",
+            help="A field of spec.rollout.environment or, as data.field, of spec.data.",
+            show_default="data.dataset=chain_sum",
+        ),
+    ] = [],  # noqa: B006  typer's way
+    patience: Patience = 300,
+) -> None:
+    """Check that an environment does what a job needs of it, on this machine.
+
+    Whatever models say is answered in episodes like a job's: each must go on or end, get a finite score, and be the
+    same if it is played again. The exit code is 1 if a check fails; the output then says what to do.
+
+    **Examples**
+
+        rljob check-environment guessing:GuessingGame
+
+        rljob check-environment guessing:GuessingGame --set options.highest=20 --set data.source=jsonl
+    """
+    with exit_codes(), signals_interrupt() as heed:
+        from rljob_cli.manifest.import_path import allow_modules_in
+        from rljob_contract.check import examine
+        from rljob_contract.environment import ENVIRONMENT, EnvironmentSubject
+        from rljob_runtime.data.prompts import open_prompts
+
+        allow_modules_in(Path.cwd())
+        ours = [text for text in settings if not text.startswith("data.")]
+        data = [text.removeprefix("data.") for text in settings if text.startswith("data.")]
+        given = parse_settings(ours, "spec.rollout.environment")
+        config = config_of(
+            Path(),
+            data={"dataset": "chain_sum", **parse_settings(data, "spec.data")},
+            reward={"functions": ["environment"]},
+            rollout={"environment": {**given, "name": name}, "pools": [{"name": "a"}]},
+        )
+        open_prompts(config)
+        subject = EnvironmentSubject(config)
+        findings = run_with_status(
+            lambda begin: examine(ENVIRONMENT, subject, begin=begin, patience=patience), heed
+        )
+        print_findings(f"environment {name}", findings)

@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from rljob_cli.exits import scratch_folder
-from rljob_cli.manifest.advice import advice, dotted, location
 from rljob_cli.manifest.load import InvalidManifest, override
+from rljob_core.advice import advice, dotted, location
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_core.spec import RLJobSpec

@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
-import sys
-import uuid
+import os
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from rljob_cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, exit_codes, name_folder_in_errors
-from rljob_cli.faults import flags_to_continue, log_of
-from rljob_cli.manifest.load import load_job
+from rljob_cli.exits import exit_codes, name_folder_in_errors
+from rljob_cli.faults import log_of
+from rljob_cli.manifest.load import load_job, load_job_and_links
 from rljob_cli.patch.change import kept_patches
+from rljob_cli.run.end_report import report_end, resume_command
+from rljob_cli.run.identity import identity_of
 from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_core import worker_protocol
 from rljob_core.errors import SpecError
-from rljob_core.faults import UNKNOWN, Fault
-from rljob_core.spec import RLJob
+from rljob_core.faults import Fault
+from rljob_core.remote_uri import job_with_paths
+from rljob_core.spec import RLJob, SiteLinkSpec
+
+if TYPE_CHECKING:
+    from rljob_operator.cluster.local.fork_server import ForkServerProcess
 
 File = Annotated[Path, typer.Argument(help="YAML file with one RLJob.", show_default=False)]
 Overrides = Annotated[
     list[str],
     typer.Option(
         "--set",
-        metavar="spec.path=value",
-        help="Change a field; the value is YAML, items of lists go by index or name. May be given again.",
+        metavar="path=value",
+        help="Change a field (spec. may be left out); the value is YAML, list items go by index or name. Repeat it.",
         show_default=False,
     ),
 ]
@@ -65,6 +71,10 @@ def run(
             "disk and 60 µs of the coordinator's time per trajectory.",
         ),
     ] = False,
+    metrics: Annotated[
+        bool,
+        typer.Option("--metrics", help="Serve each role's metrics for Prometheus, on this machine alone."),
+    ] = False,
 ) -> None:
     """Run a job on this machine until it is finished.
 
@@ -85,40 +95,73 @@ def run(
 
         rljob run job.yaml --output runs/sync --resume
 
+        rljob run job.yaml --output runs/sync --resume --set spec.steps=400
+
         rljob run job.yaml --output runs/sync --resume --from-version 40
     """
     begun = _BegunRun()
     with exit_codes(begun.way_on):
+        from rljob_cli.job_checks.downloads import download
         from rljob_cli.job_checks.nats_server import check_nats
-        from rljob_cli.job_checks.output_folder import check_output
+        from rljob_cli.job_checks.output_folder import check_claimable, check_output
         from rljob_cli.job_checks.training_rows import training_rows
         from rljob_cli.manifest.import_path import allow_modules_beside
+        from rljob_cli.run.ahead import OFFLINE, importing_ahead
 
         if from_version is not None and not resume:
             raise SpecError("--from-version", "goes back in a run that exists: add --resume")
-        given = load_job(file, overrides)
+        given, links = load_job_and_links(file, overrides)
         python_path = allow_modules_beside(file)
         folder = RunFolder(output if output is not None else Path("runs") / given.metadata.name)
         begun.job, begun.folder = given.metadata.name, folder
         if from_version is not None:
             begun.flags = ["--from-version", str(from_version)]
+        variables = {"PYTHONPATH": python_path}
+        if record:
+            variables[worker_protocol.DECISIONS] = str(folder.decisions)
+        if metrics:
+            variables |= folder.metrics_variables
+        environment = {**os.environ, **OFFLINE, **variables}
         with ExitStack() as held:
             held.enter_context(name_folder_in_errors(folder.path))
+            fork_server = held.enter_context(importing_ahead(given, variables))
+            earlier = check_claimable(folder, given, resume=resume)
+            job, _ = _with_patches(file, overrides, given, earlier)
+            downloads = download(job.spec, earlier.downloads if earlier is not None else {})
             with folder.changing():
                 earlier = folder.identity() if resume else None
-                kept = kept_patches(earlier, given) if earlier is not None else []
-                job = load_job(file, [*overrides, *kept]) if kept else given
-                model = check(job, folder)
+                job, kept = _with_patches(file, overrides, given, earlier)
+                local = job_with_paths(job, downloads)
+                model = check(local, folder, links)
                 check_nats(job, nats_port)
-                check_output(folder, job, resume=resume, model=model, from_version=from_version)
+                checked = partial(
+                    check_output,
+                    folder,
+                    job,
+                    resume=resume,
+                    model=model,
+                    from_version=from_version,
+                    downloads=downloads,
+                )
+                checked()
                 held.enter_context(folder.locked())
-                known = check_output(folder, job, resume=resume, model=model, from_version=from_version)
-                if known is not None and from_version is None and _finished(folder, job):
+                known = checked()
+                if known is not None and from_version is None and (steps := _finished_steps(folder, job)):
+                    _say_patches(kept, known)
+                    _say_finished(folder, job, steps)
                     return
                 before = known.data if known is not None else {}
-                data = training_rows(job.spec.data, before)
-                identity = _identity(
-                    job, given, known, kept, model=model, origin=file.resolve().parent, data=data
+                data = training_rows(local.spec.data, before)
+                identity = identity_of(
+                    job,
+                    given,
+                    known,
+                    kept,
+                    model=model,
+                    origin=file.resolve().parent,
+                    links=links,
+                    data=data,
+                    downloads=downloads,
                 )
                 if from_version is not None:
                     from rljob_cli.run.resume import go_back_to, summary
@@ -131,12 +174,16 @@ def run(
                     f"changed since the last run: {job.spec.data.dataset}; its {data['rows']} rows keep their places, "
                     "and those that were changed are trained as they are now"
                 )
-            if kept:
-                typer.echo(f"kept from rljob patch: {', '.join(kept)}")
-            environment = {"PYTHONPATH": python_path}
-            if record:
-                environment[worker_protocol.DECISIONS] = str(folder.decisions)
-            code = _run(job, identity, folder, nats_port=nats_port or 0, environment=environment)
+            if known is not None:
+                _say_patches(kept, known)
+            code = _run(
+                job,
+                identity,
+                folder,
+                nats_port=nats_port or 0,
+                environment=environment,
+                fork_server=fork_server,
+            )
     raise typer.Exit(code)
 
 
@@ -161,111 +208,72 @@ class _BegunRun:
         return [*([f"log: {log}"] if log.exists() else []), f"to continue: {resume_command(*self.flags)}"]
 
 
-def check(job: RLJob, folder: RunFolder) -> str:
+def _with_patches(
+    file: Path, overrides: Sequence[str], given: RLJob, earlier: Identity | None
+) -> tuple[RLJob, list[str]]:
+    """The job with the patches of an earlier run that still count, and these."""
+    kept = kept_patches(earlier, given) if earlier is not None else []
+    return (load_job(file, [*overrides, *kept]) if kept else given), kept
+
+
+def check(job: RLJob, folder: RunFolder, links: Mapping[str, SiteLinkSpec]) -> str:
     """Check the files and names that a job refers to; returns the identity of its model."""
     from rljob_cli.job_checks.job import check_job
     from rljob_operator.children.resolved_job import resolve_job
     from rljob_runtime.locations import local_path
     from rljob_runtime.model.identity import model_identity
 
-    check_job(resolve_job(job, folder.defaults(nats_url="")).config)
+    config = resolve_job(job, folder.defaults(nats_url="", links=links)).config
+    for warning in check_job(config):
+        typer.echo(f"warning: {warning}", err=True)
     return model_identity(local_path(job.spec.model.uri))
 
 
-def _identity(
-    job: RLJob,
-    given: RLJob,
-    known: Identity | None,
-    kept: list[str],
-    *,
-    model: str,
-    origin: Path,
-    data: dict[str, Any],
-) -> Identity:
-    """Create the identity that the output folder stores for a new or resumed job."""
-    manifest = job.model_dump(mode="json", by_alias=True)
-    generation = 1
-    if known is not None:
-        generation = known.generation + (manifest != known.manifest)
-    return Identity(
-        name=job.metadata.name,
-        namespace=job.metadata.namespace,
-        uid=known.uid if known is not None else uuid.uuid4().hex[:12],
-        model=model,
-        nats_url=job.spec.nats.url or "",
-        manifest=manifest,
-        generation=generation,
-        given=given.model_dump(mode="json", by_alias=True),
-        patches=kept,
-        origin=str(origin),
-        data=data,
-    )
-
-
-def _finished(folder: RunFolder, job: RLJob) -> bool:
-    """Whether there is nothing to resume; says so.
-
-    Raises:
-        SpecError: the job would continue past its end.
-    """
-    summary = folder.earlier_summary()
-    if summary.get("exit") != "Succeeded":
-        return False
-    steps = int(summary.get("steps", 0))
-    if job.spec.steps > steps:
-        raise SpecError(
-            "spec.steps",
-            f"the job in {folder.path} is finished after {steps} steps, for good: start another one from its "
-            f"checkpoint, with spec.model.uri={folder.checkpoint} and another --output",
+def _say_patches(kept: list[str], known: Identity) -> None:
+    if kept:
+        typer.echo(f"kept from rljob patch: {', '.join(kept)}")
+    if dropped := [text for text in known.patches if text not in kept]:
+        typer.echo(
+            f"no longer kept from rljob patch: {', '.join(dropped)}: this command gives another value there "
+            "than the last one"
         )
+
+
+def _finished_steps(folder: RunFolder, job: RLJob) -> int:
+    """Steps of a run that is finished, of which there is nothing to resume; 0 if it is not."""
+    summary = folder.earlier_summary()
+    steps = int(summary.get("steps", 0))
+    return steps if summary.get("exit") == "Succeeded" and job.spec.steps <= steps else 0
+
+
+def _say_finished(folder: RunFolder, job: RLJob, steps: int) -> None:
+    """Say that there is nothing to resume, and how more steps are trained."""
     typer.echo(f"{job.metadata.name} is finished already: {steps} steps; see {folder.summary}")
-    return True
+    typer.echo(f"to train more steps: {resume_command('--set', f'spec.steps={2 * steps}')}")
 
 
 def _run(
-    job: RLJob, identity: Identity, folder: RunFolder, *, nats_port: int, environment: dict[str, str]
+    job: RLJob,
+    identity: Identity,
+    folder: RunFolder,
+    *,
+    nats_port: int,
+    environment: dict[str, str],
+    fork_server: ForkServerProcess | None,
 ) -> int:
+    from rljob_cli.run.event_log import EventLog
+    from rljob_cli.run.open_view import open_view
     from rljob_cli.run.run import Run
-    from rljob_cli.run.run_end import RunEnd, RunExit
-    from rljob_cli.run.view import open_view
+    from rljob_cli.run.run_end import RunEnd
 
     job = identity.stamp(job)
     console = Console()
-    with open_view(console, job) as view:
+    with open_view(console, job, EventLog(folder.events)) as view:
 
-        async def to_the_end() -> tuple[RunEnd, int]:
-            here = Run(job, folder, view, nats_port=nats_port, environment=environment)
-            return await here.run(), here.step
+        async def to_the_end() -> tuple[RunEnd, Run]:
+            run = partial(Run, links=identity.site_links, nats_port=nats_port, environment=environment)
+            here = run(job, folder, view, fork_server=fork_server)
+            return await here.run(), here
 
-        end, step = asyncio.run(to_the_end())
-    if end.exit is RunExit.SUCCEEDED:
-        typer.echo(f"finished: {step} steps; results in {folder.path}")
-        typer.echo(f"to check it: {shlex.join(['rljob', 'audit', str(folder.path)])}")
-        return 0
-    log, flags = folder.path / "logs", list[str]()
-    if end.exit is RunExit.INTERRUPTED:
-        typer.echo(f"interrupted at step {step}, by a signal from outside", err=True)
-    else:
-        fault = end.fault or UNKNOWN
-        log, flags = (
-            log_of(fault, job.metadata.name, log),
-            flags_to_continue(fault, end.message),
-        )
-        typer.echo(f"error: {job.metadata.name} failed at step {step}: {end.message}", err=True)
-        typer.echo(f"at fault: {fault.who}", err=True)
-        typer.echo(f"to do: {fault.remedy}", err=True)
-    typer.echo(f"log: {log}", err=True)
-    typer.echo(f"to continue: {resume_command(*flags)}", err=True)
-    return EXIT_INTERRUPTED if end.exit is RunExit.INTERRUPTED else EXIT_FAILED
-
-
-def resume_command(*flags: str) -> str:
-    """The command that was given, to continue; without its flags of that kind: a rollback is done."""
-    arguments = iter(sys.argv[1:])
-    kept = []
-    for argument in arguments:
-        if argument == "--from-version":
-            next(arguments, None)
-        elif argument != "--resume" and not argument.startswith("--from-version="):
-            kept.append(argument)
-    return shlex.join(["rljob", *kept, "--resume", *flags])
+        end, ended = asyncio.run(to_the_end())
+    return report_end(end, ended.step, ended.follower.warnings, job, folder)

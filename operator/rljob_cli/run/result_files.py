@@ -1,55 +1,22 @@
-"""Writes the reports in a run's output folder: `metrics.jsonl`, `engines.json`, `summary.json` and `reward.png`."""
+"""Writes the reports in a run's output folder: `engines.json`, `summary.json` and `reward.png`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from io import TextIOWrapper
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rljob_cli.run.run_progress import RunProgress
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.job_state import JobState
-from rljob_core.messages import ENGINE_SIGNAL, STEP_METRICS, StepMetrics
+from rljob_core.messages import ENGINE_SIGNAL
 from rljob_core.spec import RLJob
 from rljob_operator.cluster.local.replace_text import replace_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-class MetricsFile:
-    """Writes `metrics.jsonl` from the METRICS stream: first all lines that the stream has so far, then each new one."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: TextIOWrapper | None = None
-
-    def start(self, lines: list[StepMetrics]) -> None:
-        """Replace the file's content by these lines and open it for `append`.
-
-        If the stream has lost all of them, the lines of earlier runs are kept aside, in `metrics.earlier.jsonl`.
-        """
-        if not lines and self._path.exists() and self._path.stat().st_size:
-            self._path.replace(self._path.with_name("metrics.earlier.jsonl"))
-        replace_text(self._path, "".join(map(_text, lines)))
-        self._file = self._path.open("a", encoding="utf-8")
-
-    def append(self, line: StepMetrics) -> None:
-        """Append a line and flush it."""
-        assert self._file is not None  # noqa: S101  started before
-        self._file.write(_text(line))
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-
-
-def _text(line: StepMetrics) -> str:
-    return STEP_METRICS.dump_json(line).decode() + "\n"
 
 
 def summarize(
@@ -60,7 +27,9 @@ def summarize(
     peak_bytes: int,
     outcome: str,
     message: str = "",
+    warnings: Sequence[str] = (),
     ledger: JobState | None = None,
+    degraded: str = "",
 ) -> dict[str, Any]:
     """The content of `summary.json`.
 
@@ -69,8 +38,10 @@ def summarize(
         peak_bytes: largest sum of all processes' memory, shared pages counted once.
         outcome: `Running`, `Succeeded`, `Failed` or `Interrupted`.
         message: why the run has this outcome; "" if there is nothing to add.
+        warnings: why the newest steps teach nothing.
         ledger: the fold of the ledger, from which the run's last summary counts: a coordinator that is stopped may have
             published less than it recorded. None while the job runs: counts are those of its newest metrics line.
+        degraded: which trackers do not have all metrics, and why; empty if all do.
     """
     staleness_max, staleness_mean = progress.staleness
     tokens = progress.tokens_generated
@@ -89,6 +60,8 @@ def summarize(
         "peak_memory_bytes": peak_bytes,
         "exit": outcome,
         "message": message,
+        "warnings": list(warnings),
+        **({"trackers_degraded": degraded} if degraded else {}),
         **counts,
     }
 
@@ -151,6 +124,14 @@ def write_engines(folder: RunFolder, progress: RunProgress) -> None:
             ENGINE_SIGNAL.dump_json(signal).decode() for signal in progress.measured.values()
         )
         replace_text(folder.engines, f"[{signals}]\n")
+
+
+def load_drawing() -> None:
+    """Import what `plot` needs, which takes longer than to draw: a run's processes end meanwhile."""
+    with suppress(ImportError):  # `plot` raises it
+        import matplotlib.backends.backend_agg
+        import matplotlib.figure
+        import matplotlib.ticker  # noqa: F401
 
 
 def plot(path: Path, job: RLJob, progress: RunProgress) -> None:

@@ -1,4 +1,4 @@
-"""`rljob run --resume` before any role starts: it revokes versions (`--from-version`), or opens a failed job again."""
+"""`rljob run --resume` before any role starts: it revokes versions (`--from-version`), or opens an ended job again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from rljob_operator.children.resolved_job import resolve_job
 from rljob_runtime.locations import local_path
 from rljob_runtime.messaging.connect import job_store
 from rljob_runtime.roles.offline_rollback import Reopened, RolledBack, reopen, roll_back
-from rljob_runtime.training.checkpoints import CheckpointStore
+from rljob_runtime.training.checkpoint_base import Checkpoints
+from rljob_runtime.training.checkpoint_open import open_checkpoints
 from rljob_runtime.weights.create import open_store
 
 
@@ -47,8 +48,8 @@ async def _go_back(version: int, job: RLJob, folder: RunFolder) -> RolledBack:
                 )
 
 
-async def reopen_failed(config: JobConfig, url: str, store: MessageStore) -> Reopened | None:
-    """Let a job that has failed continue from its newest version; None if it has not failed.
+async def reopen_ended(config: JobConfig, url: str, store: MessageStore) -> Reopened | None:
+    """Let a job that has failed, or is to train more steps, continue from its newest version; None if it need not.
 
     Args:
         config: of the job.
@@ -67,8 +68,8 @@ def _weights(config: JobConfig, url: str) -> WeightStore:
     return open_store(config.spec.weights.transport, uri=config.weights_uri, connect=connect)
 
 
-def _checkpoints(config: JobConfig) -> CheckpointStore:
-    return CheckpointStore(
+def _checkpoints(config: JobConfig) -> Checkpoints:
+    return open_checkpoints(
         config.checkpoint_uri, model_path=local_path(config.spec.model.uri, field="spec.model.uri")
     )
 
@@ -83,4 +84,19 @@ def summary(done: RolledBack) -> str:
     return (
         f"gone back to version {done.version}: {done.revoked} versions are revoked, and the {done.trajectories} "
         f"trajectories that they were trained on; optimizer state: {optimizer}"
+    )
+
+
+def continued(reopened: Reopened, steps: int) -> str:
+    """One line that says why an ended job continues.
+
+    Args:
+        reopened: the job's former end.
+        steps: `spec.steps`.
+    """
+    if not reopened.failure:
+        return f"the job was finished after {reopened.version} steps; it is extended to {steps}"
+    return (
+        f"the run before this one failed at step {reopened.version} ({reopened.failure}); it is tried again from "
+        "there, with the next prompts"
     )

@@ -7,7 +7,6 @@ processes are stopped, the trainer first, so that it saves a checkpoint; no proc
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -15,31 +14,34 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 from rljob_cli.job_checks.job import check_pods
+from rljob_cli.job_checks.nats_server import check_servers
 from rljob_cli.job_checks.output_folder import LEAST_FREE_BYTES
 from rljob_cli.run import result_files
 from rljob_cli.run.memory_use import PeakMemory
-from rljob_cli.run.resume import reopen_failed
-from rljob_cli.run.run_end import RunEnd, RunExit
+from rljob_cli.run.metrics_file import MetricsFile
+from rljob_cli.run.resume import continued, reopen_ended
+from rljob_cli.run.run_end import RunEnd, RunExit, reason_of
 from rljob_cli.run.run_progress import RunProgress
 from rljob_cli.run.stop_signals import StopSignals
 from rljob_cli.run.stream_follower import StreamFollower
 from rljob_cli.run.view import View
-from rljob_cli.run_folder.embedded_nats import start_nats
+from rljob_cli.run_folder.embedded_nats import EmbeddedServers, start_nats
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_cli.run_folder.job_file import changes, stored_job
-from rljob_cli.run_folder.streams import opened_store
+from rljob_cli.run_folder.streams import join_sites, opened_store
 from rljob_core import faults
 from rljob_core.errors import RLJobError, SpecError
 from rljob_core.job_state import JobState
-from rljob_core.spec import RLJob
+from rljob_core.spec import RLJob, SiteLinkSpec
 from rljob_core.words import innermost
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.cluster.local.cluster import BACK_OFF, FAILED, LocalCluster
+from rljob_operator.cluster.local.fork_server import ForkServerProcess
 from rljob_operator.cluster.port import Event
 from rljob_operator.decisions import status as job_status
-from rljob_operator.decisions.observe import JobMetrics, pipeline_in_force
 from rljob_operator.decisions.status import Phase
+from rljob_operator.decisions.tracker_conditions import degraded_trackers
 from rljob_operator.reconcile.reconcile import Reconciler
 from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.messaging.nats.store import NatsStore
@@ -52,6 +54,8 @@ _LEDGER_SECONDS = 1.0
 """Seconds that the ledger has at least to be read, even if the roles took all the time until then to end."""
 _STOP_SECONDS = 8.0
 """Seconds in which all processes end, so that this process ends within 10 s of the signal."""
+_TRACKER_SECONDS = 20.0
+"""Seconds more that trackers have at the end of a job to store its last metrics."""
 
 
 class _OutputLost(Exception):
@@ -66,45 +70,65 @@ class Run:
         folder: its output folder, claimed and locked.
         view: shows the progress.
         nats_port: port of the embedded server; 0 for any free port.
-        environment: variables that every process gets in addition to those of this process.
+        environment: variables of every process.
+        links: the links to the job's sites, by site.
+        fork_server: one that runs already, with their `cluster_environment`; None if none does.
     """
 
     def __init__(
-        self, job: RLJob, folder: RunFolder, view: View, *, nats_port: int, environment: Mapping[str, str]
+        self,
+        job: RLJob,
+        folder: RunFolder,
+        view: View,
+        *,
+        nats_port: int,
+        environment: Mapping[str, str],
+        links: Mapping[str, SiteLinkSpec],
+        fork_server: ForkServerProcess | None,
     ) -> None:
         self._job = job
         self._folder = folder
         self._view = view
         self._nats_port = nats_port
-        self._environment = {**os.environ, "HF_HUB_OFFLINE": "1", **environment}
-        self._metrics = result_files.MetricsFile(folder.metrics)
+        self._environment = environment
+        self._links = links
+        self._fork_server = fork_server
+        self._metrics = MetricsFile(folder.metrics)
         self._earlier = folder.earlier_summary()
         self._started = time.monotonic()
         self._summarized = 0.0
         self._peak = PeakMemory(int(self._earlier.get("peak_memory_bytes", 0)))
         self.progress = RunProgress()
-        self._follower = StreamFollower(self.progress, self._metrics, view)
+        self.follower = StreamFollower(self.progress, self._metrics, view, job.spec)
         self._streams: Callable[[], AbstractAsyncContextManager[NatsStore]] | None = None
         self._ledger: JobState | None = None
+        self._degraded = ""
+        self._opened = False  # whether an end in the ledger is this run's
 
     async def run(self) -> RunEnd:
         """Run until the job is finished, a signal comes or the folder is lost, and end all processes."""
         signals = StopSignals()
-        cluster = LocalCluster(self._folder.path, self._environment, on_event=self._event)
-        end = RunEnd(RunExit.INTERRUPTED)
+        cluster = LocalCluster(
+            self._folder.path, self._environment, fork_server=self._fork_server, on_event=self._event
+        )
+        end, finishing = RunEnd(RunExit.INTERRUPTED), None
         self._view.note(f"starting; what each process says goes to {self._folder.path / 'logs'}")
         try:
             async with cluster:
                 end = await self._work(cluster, signals)
                 if end.exit is not RunExit.SUCCEEDED:
                     self._view.note("stopping: the trainer saves a checkpoint (Ctrl-C again ends at once)")
-                by = asyncio.get_running_loop().time() + _STOP_SECONDS
-                await cluster.shutdown(within=_STOP_SECONDS, roles_ended=partial(self._read_ledger, by))
+                trackers = end.exit is RunExit.SUCCEEDED and self._job.spec.trackers
+                within = _STOP_SECONDS + (_TRACKER_SECONDS if trackers else 0.0)
+                by = asyncio.get_running_loop().time() + within
+                await cluster.shutdown(within=within, roles_ended=partial(self._read_ledger, by))
+                # While the cluster makes sure that no process is left.
+                finishing = asyncio.create_task(asyncio.to_thread(self._finish, end))
         except asyncio.CancelledError:
             await cluster.shutdown(within=0.0)
         finally:
-            self._metrics.close()
-        return self._finish(end)
+            self._metrics.close(self._view.note)
+        return self._finish(end) if finishing is None else await finishing
 
     async def _work(self, cluster: LocalCluster, signals: StopSignals) -> RunEnd:
         """Run the job until it ends or a signal comes."""
@@ -123,46 +147,52 @@ class Run:
         error = innermost(raised) if raised is not None else None
         if isinstance(error, _OutputLost | OSError):
             return RunEnd.failed(
-                f"{self._folder.path} cannot be written any more: {_reason(error)}", faults.DISK
+                f"{self._folder.path} cannot be written any more: {reason_of(error)}", faults.DISK
             )
         if isinstance(error, RLJobError):
             return RunEnd.failed(str(error), faults.fault_of_error(error))
         return work.result()
 
     async def _until_finished(self, cluster: LocalCluster) -> RunEnd:
-        url = self._job.spec.nats.url or await start_nats(cluster, self._folder.nats, port=self._nats_port)
-        defaults = self._folder.defaults(url)
+        servers = EmbeddedServers(self._job.spec.nats.url or "")
+        if not servers.url:
+            sites = self._job.spec.rollout.datacenters
+            servers = await start_nats(
+                cluster, self._folder.nats, port=self._nats_port, sites=sites, links=self._links
+            )
+        url, defaults = servers.url, self._folder.defaults(servers.url, servers.sites, self._links)
         # Has no effect on a new run; of a resumed run it removes the conditions with which the job had ended.
         status = await cluster.status(self._job)
         await cluster.patch_status(self._job, job_status.resumed(status))
         config = resolve_job(self._job, defaults).config
         self._streams = partial(opened_store, config, url)
         async with opened_store(config, url) as store, asyncio.TaskGroup() as beside:
-            if (reopened := await reopen_failed(config, url, store)) is not None:
-                self._view.note(
-                    f"the run before this one failed at step {reopened.version} ({reopened.failure}); it is tried "
-                    "again from there, with the next prompts"
-                )
+            if (reopened := await reopen_ended(config, url, store)) is not None:
+                self._view.note(continued(reopened, config.spec.steps))
+            self._opened = True
+            await join_sites(config, servers)
             helpers = [
-                beside.create_task(self._follower.follow(store)),
+                beside.create_task(self.follower.follow(store)),
                 beside.create_task(self._sample()),
                 beside.create_task(self._follow_changes(cluster, defaults)),
             ]
             end = await self._reconciled(cluster, defaults)
             for helper in helpers:
                 helper.cancel()
+        self._degraded = degraded_trackers(await cluster.status(self._job))
         return end
 
     async def _reconciled(self, cluster: LocalCluster, defaults: ClusterDefaults) -> RunEnd:
         """Reconcile until the job ends; the end is that of the trainer and of the coordinator's last metrics line."""
-        reconciler = Reconciler(cluster, defaults, metrics=self._job_metrics)
+        reconciler = Reconciler(cluster, defaults, metrics=lambda: self.progress.job_metrics)
         reconcile = asyncio.create_task(reconciler.run(lambda: self._job))
-        said = asyncio.create_task(self._follower.ended.wait())
+        said = asyncio.create_task(self.follower.ended.wait())
         try:
             await asyncio.wait({reconcile, said}, return_when=asyncio.FIRST_COMPLETED)
+            drawing = asyncio.create_task(asyncio.to_thread(result_files.load_drawing))
             # Both come soon after each other: the coordinator publishes its last line before the trainer ends.
             patience = _LAST_LINES_SECONDS if reconcile.done() else _UNFINISHED_SECONDS
-            await asyncio.wait({reconcile, said}, timeout=patience)
+            await asyncio.wait({reconcile, said, drawing}, timeout=patience)
             outcome = reconcile.result() if reconcile.done() else None
         finally:
             for task in (reconcile, said):
@@ -180,13 +210,14 @@ class Run:
     def _event(self, event: Event) -> None:
         self._view.event(event)
         if event.reason in {BACK_OFF, FAILED}:
-            self._follower.pod_ended(event.about)
+            self.follower.pod_ended(event.about)
 
     async def _follow_changes(self, cluster: LocalCluster, defaults: ClusterDefaults) -> None:
         """Apply the changes that `rljob patch` writes."""
         async for identity in changes(self._folder, self._job.metadata.generation or 0):
             try:
                 job = identity.stamp(stored_job(identity))
+                check_servers(job, defaults.site_servers)
                 # Checked again, because the pods get the environment of this process.
                 check_pods(resolve_job(job, defaults), self._environment)
             except SpecError as error:
@@ -221,31 +252,12 @@ class Run:
         by = max(by, asyncio.get_running_loop().time() + _LEDGER_SECONDS)
         try:
             async with asyncio.timeout_at(by), self._streams() as store:
-                await self._follower.catch_up(store)
+                await self.follower.catch_up(store)
                 uid = self._job.metadata.uid or ""
                 self._ledger = await Ledger(store, job=uid, instance="rljob-run").replay()
         except (RLJobError, OSError, TimeoutError) as error:
             why = str(error) or "it did not answer in time"
             self._view.note(f"summary.json counts by the last metrics: the ledger was not read ({why})")
-
-    def _job_metrics(self) -> JobMetrics | None:
-        latest, line = self.progress.latest, self.progress.commits[-1] if self.progress.commits else None
-        if latest is None:
-            return None
-        if line is None:
-            return JobMetrics(optimizer_reset=latest.optimizer_reset, load=self.progress.load)
-        largest, mean = self.progress.staleness
-        return JobMetrics(
-            step=self.progress.step,
-            policy_version=self.progress.step,
-            reward_mean=line.reward_mean,
-            staleness_max=largest,
-            staleness_mean=mean,
-            tokens_per_second=line.tokens_per_second,
-            pipeline=pipeline_in_force(line),
-            optimizer_reset=latest.optimizer_reset,
-            load=self.progress.load,
-        )
 
     # ------------------------------------------------------------------------------------------ the end
 
@@ -266,14 +278,16 @@ class Run:
             peak_bytes=self._peak.bytes,
             outcome=outcome,
             message=message,
+            warnings=[str(one) for one in self.follower.warnings if one.warns],
             ledger=self._ledger,
+            degraded=self._degraded,
         )
         result_files.write_summary(self._folder, summary)
         result_files.write_engines(self._folder, self.progress)
 
     def _finish(self, end: RunEnd) -> RunEnd:
         """Write the results; a full disk turns the end into a failure."""
-        finished = self._ledger.finished if self._ledger is not None else None
+        finished = self._ledger.finished if self._ledger is not None and self._opened else None
         if end.exit is RunExit.INTERRUPTED and finished is not None:  # it was over before the signal
             succeeded = finished.outcome == "Succeeded"
             end = RunEnd(RunExit.SUCCEEDED) if succeeded else RunEnd.failed(finished.message)
@@ -281,12 +295,6 @@ class Run:
             self._summarize(end.exit, end.message)
             result_files.plot(self._folder.plot, self._job, self.progress)
         except OSError as error:
-            lost = f"its results cannot be written to {self._folder.path}: {_reason(error)}"
+            lost = f"its results cannot be written to {self._folder.path}: {reason_of(error)}"
             return RunEnd.failed("; ".join(filter(None, [end.message, lost])), end.fault or faults.DISK)
         return end
-
-
-def _reason(error: BaseException) -> str:
-    if not isinstance(error, OSError) or not error.strerror:
-        return str(error)
-    return f"{error.strerror} ({error.filename})" if error.filename else error.strerror

@@ -28,3 +28,10 @@ class RunEnd:
     def failed(cls, message: str, fault: Fault | None = None) -> RunEnd:
         """A failure; if the fault is not given, it is what the message says."""
         return cls(RunExit.FAILED, message, fault or fault_of_words(message))
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a folder cannot be written, without the number of the system's error, and with the file."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return f"{error.strerror} ({error.filename})" if error.filename else error.strerror

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Literal
 
 from rljob_core.autoscale import TrainingLoad, load_after
 from rljob_core.messages import EngineSignal, StepMetrics
+from rljob_core.metrics_history import SeenLines, kind_of
+from rljob_operator.decisions.job_metrics import JobMetrics, pipeline_in_force
 
 _RATE_SECONDS = 10.0
-
-LineKind = Literal["commit", "evaluation", "end", "other"]
-
-
-def kind_of(line: StepMetrics) -> LineKind:
-    """Return whether a metrics line reports a commit, an evaluation or the end of the job."""
-    if line.finished:
-        return "end"
-    if line.reward_mean is not None:
-        return "commit"
-    return "evaluation" if line.heldout_sampled is not None else "other"
 
 
 @dataclass(slots=True)
@@ -79,7 +69,7 @@ class RunProgress:
         self.measured: dict[str, EngineSignal] = {}
         self.rollout = Rate()
         self.load: TrainingLoad | None = None
-        self._seen: set[tuple[LineKind, int]] = set()
+        self._seen = SeenLines()
         self._generated: dict[int, int] = {}
 
     def add(self, line: StepMetrics) -> bool:
@@ -93,20 +83,16 @@ class RunProgress:
             self.latest = line
         if line.optimizer_reset and line.optimizer_reset not in self.optimizer_resets:
             self.optimizer_resets.append(line.optimizer_reset)
+        new = self._seen.add(line)
         if line.gone_back:
             self._go_back(line.version)
-            return False
-        key = (kind_of(line), line.version)
-        if key in self._seen:
-            return False
-        self._seen.add(key)
-        self.lines.append(line)
-        return True
+        elif new:
+            self.lines.append(line)
+        return new
 
     def _go_back(self, version: int) -> None:
         """Drop the lines of later versions and of the job's end, because the user rolled the job back."""
         self.lines = [line for line in self.lines if line.version <= version and not line.finished]
-        self._seen = {(kind_of(line), line.version) for line in self.lines}
 
     def heard(self, key: str, signal: EngineSignal | None) -> None:
         """Record an engine's heartbeat; `signal` is None if the engine's key was removed."""
@@ -156,3 +142,30 @@ class RunProgress:
         if not stats:
             return None, None
         return max(s.staleness_max for s in stats), fmean(s.staleness_mean for s in stats)
+
+    @property
+    def job_metrics(self) -> JobMetrics | None:
+        """What a reconcile needs to know of it; None before the first metrics line."""
+        latest, line = self.latest, self.commits[-1] if self.commits else None
+        if latest is None:
+            return None
+        found = JobMetrics(
+            optimizer_reset=latest.optimizer_reset,
+            samples_lost=latest.samples_lost,
+            sites_away=latest.sites_away,
+            sites_held=latest.sites_held,
+            load=self.load,
+        )
+        if line is None:
+            return found
+        largest, mean = self.staleness
+        return replace(
+            found,
+            step=self.step,
+            policy_version=self.step,
+            reward_mean=line.reward_mean,
+            staleness_max=largest,
+            staleness_mean=mean,
+            tokens_per_second=line.tokens_per_second,
+            pipeline=pipeline_in_force(line),
+        )

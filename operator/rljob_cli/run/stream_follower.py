@@ -1,6 +1,7 @@
 """Follows the streams of a job that runs here: its metrics, and the heartbeats of its engines.
 
-The follower updates the progress, the metrics file and the view. It waits for a NATS server that does not answer.
+The follower updates the progress, the metrics file and the view, and warns if the run teaches nothing. It waits for a
+NATS server that does not answer.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from rljob_cli.run.result_files import MetricsFile
+from rljob_cli.run.metrics_file import MetricsFile
 from rljob_cli.run.run_progress import RunProgress
+from rljob_cli.run.signal_watch import NoSignal, SignalWatch, judge
 from rljob_cli.run.view import View
 from rljob_core.errors import StoreUnavailable
 from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, STEP_METRICS, StepMetrics
-from rljob_core.ports import Channel, Message
-from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_core.ports import Channel, Message, MessageStore
+from rljob_core.spec import RLJobSpec
 
 _RETRY_SECONDS = 1.0
 _REPORTED_SECONDS = 5.0
@@ -30,21 +32,24 @@ class StreamFollower:
         progress: of the run, updated by the follower.
         metrics: the file to which the follower adds the lines of the metrics stream.
         view: shows new lines and outages.
+        spec: of the job.
 
     Attributes:
         ended: set when the coordinator has published that the job has ended.
     """
 
-    def __init__(self, progress: RunProgress, metrics: MetricsFile, view: View) -> None:
+    def __init__(self, progress: RunProgress, metrics: MetricsFile, view: View, spec: RLJobSpec) -> None:
         self._progress = progress
         self._metrics = metrics
         self._view = view
+        self._spec = spec
+        self._signal = SignalWatch()
         self.ended = asyncio.Event()
         self._dead: asyncio.Queue[str] = asyncio.Queue()  # keys of heartbeats to delete
         self._known: int | None = None  # sequence of the newest metrics line of earlier runs
         self._read = 0  # sequence of the newest metrics line that was read
 
-    async def follow(self, store: NatsStore) -> None:
+    async def follow(self, store: MessageStore) -> None:
         """Follow the streams until the caller cancels this.
 
         Raises:
@@ -72,7 +77,7 @@ class StreamFollower:
                     self._view.note(f"{error}; waiting for it")
             await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _follow_metrics(self, store: NatsStore) -> None:
+    async def _follow_metrics(self, store: MessageStore) -> None:
         """Read the job's metrics: first all that are stored, then each new line."""
         if self._known is None:
             self._known = await store.last_sequence(Channel.METRICS)
@@ -85,7 +90,7 @@ class StreamFollower:
                 self.ended.set()
             self._view.refresh(self._progress)
 
-    async def catch_up(self, store: NatsStore) -> None:
+    async def catch_up(self, store: MessageStore) -> None:
         """Read the metrics that were published and not read yet, when no role runs any more and `follow` has ended."""
         newest = await store.last_sequence(Channel.METRICS)
         if self._known is None or newest <= self._read:
@@ -105,20 +110,27 @@ class StreamFollower:
 
     def _add_line(self, line: StepMetrics, *, before: bool) -> None:
         """Add a line of the metrics stream; `before`: it was stored when this run started."""
-        if before and line.finished == "Failed":
+        if before and (line.finished == "Failed" or (line.finished and line.version < self._spec.steps)):
             return  # this run has opened the job again, even if the line that says so was lost
         if not self._progress.add(line):
             return
         if not before:
             self._metrics.append(line)
             self._view.line(line, self._progress)
+            for warning in self._signal.new(self.warnings):
+                self._view.note(warning.line)
 
-    async def _follow_engines(self, store: NatsStore) -> None:
+    @property
+    def warnings(self) -> list[NoSignal]:
+        """Why the newest steps teach nothing."""
+        return judge(self._progress.commits, self._spec)
+
+    async def _follow_engines(self, store: MessageStore) -> None:
         async for key, value in store.watch_signals():
             if key.startswith(ENGINE_SIGNALS):
                 self._progress.heard(key, None if value is None else ENGINE_SIGNAL.validate_json(value))
 
-    async def _delete_heartbeats(self, store: NatsStore) -> None:
+    async def _delete_heartbeats(self, store: MessageStore) -> None:
         """Delete the heartbeats of engines whose process has ended, long before their leases expire."""
         while True:
             await store.delete_signal(await self._dead.get())

@@ -1,39 +1,120 @@
-"""Runs the nats-server of `rljob run`: a Deployment of the local cluster, which restarts it with its files and port."""
+"""Runs the nats-servers of `rljob run`: Deployments of the local cluster, which restarts them with files and ports.
+
+One is the hub's. Each datacenter that a pool of the job names is a *site* with a nats-server of its own: a leafnode of
+the hub's, as over a distance. Its files are in a folder below the hub's. Where the link to the site is known, what the
+two servers exchange passes through a process that is as slow as that link.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import secrets
+import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rljob_core.errors import StoreUnavailable
+from rljob_core.spec import HUB, SiteLinkSpec
 from rljob_operator.cluster.local.cluster import LocalCluster
 from rljob_operator.cluster.local.replace_text import replace_text
 from rljob_operator.cluster.port import Manifest, Ref
+from rljob_runtime.messaging.nats import emulated_link
+from rljob_runtime.messaging.nats.leafnodes import hub_config, leaf_config
 from rljob_runtime.messaging.nats.server import command, render_config
 
 NAME = "nats-server"
-_REF = Ref("Deployment", "default", NAME)
-_PORT = 4222
+_PORT, _LEAFNODE_PORT = 4222, 7422
 _START_SECONDS = 60.0
 
 
-async def start_nats(cluster: LocalCluster, folder: Path, *, port: int = 0) -> str:
-    """Start a nats-server on the streams in `folder`, wait until it listens, and return its URL.
+@dataclass(frozen=True, slots=True)
+class EmbeddedServers:
+    """The addresses of the servers of a run.
+
+    Attributes:
+        url: of the hub's server.
+        sites: of the servers of sites, by site.
+    """
+
+    url: str
+    sites: Mapping[str, str] = field(default_factory=dict)
+
+
+async def start_nats(
+    cluster: LocalCluster,
+    folder: Path,
+    *,
+    port: int = 0,
+    sites: Collection[str] = (),
+    links: Mapping[str, SiteLinkSpec] | None = None,
+) -> EmbeddedServers:
+    """Start a nats-server on the streams in `folder`, and one for each site, and wait until they listen.
 
     Args:
-        folder: where the server's configuration and streams are stored.
+        folder: where the servers' configurations and streams are stored.
         port: port of the loopback interface; 0 for any free port, which the server keeps when it restarts.
+        sites: names of the sites.
+        links: those of sites, as far as they are known.
 
     Raises:
-        StoreUnavailable: the server did not start; the message has the end of its log.
+        StoreUnavailable: a server did not start; the message has the end of its log.
     """
-    config = _prepare(folder, port or cluster.port(_REF, _PORT))
-    await cluster.apply(_deployment(config))
-    return await _until_listening(cluster, folder)
+    hub = _EmbeddedServer(cluster, NAME, folder)
+    if not sites:
+        return EmbeddedServers(await hub.start(port=port))
+    passwords = {site: secrets.token_hex(16) for site in sites}
+    leafnodes = hub.port(_LEAFNODE_PORT)
+    url = await hub.start(port=port, domain=HUB, more=hub_config(leafnodes, passwords))
+    found = {}
+    for site, password in passwords.items():
+        server = _EmbeddedServer(cluster, f"{NAME}-{site}", site_folder(folder, site))
+        hub_port = leafnodes
+        if (link := (links or {}).get(site)) is not None:
+            hub_port = await _start_link(cluster, site, link, to=leafnodes)
+        more = leaf_config(site, f"nats-leaf://127.0.0.1:{hub_port}", password)
+        found[site] = await server.start(domain=site, more=more)
+    return EmbeddedServers(url, found)
+
+
+async def _start_link(cluster: LocalCluster, site: str, link: SiteLinkSpec, *, to: int) -> int:
+    """Start a process that is as slow as the link of a site; returns the local port that leads over it."""
+    name = f"nats-link-{site}"
+    listen = cluster.port(Ref("Deployment", "default", name), _LEAFNODE_PORT)
+    arguments = [f"--listen={listen}", f"--to={to}", f"--delay={link.latency_seconds}"]
+    if link.bits_per_second is not None:
+        arguments.append(f"--bits-per-second={link.bits_per_second}")
+    await cluster.apply(_deployment(name, [sys.executable, "-m", emulated_link.__name__, *arguments]))
+    return listen
+
+
+def _deployment(name: str, command: list[str]) -> Manifest:
+    labels = {"app.kubernetes.io/name": name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "replicas": 1,
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "terminationGracePeriodSeconds": 5,
+                    "containers": [{"name": name, "command": command}],
+                },
+            },
+        },
+    }
+
+
+def site_folder(folder: Path, site: str) -> Path:
+    """Where the configuration and the streams of a site's server are stored, of a hub with that folder."""
+    return folder / "sites" / site
 
 
 @asynccontextmanager
@@ -53,46 +134,58 @@ async def streams_at_rest(
         return
     with tempfile.TemporaryDirectory(prefix="rljob-nats-") as scratch:
         async with LocalCluster(Path(scratch), environment) as cluster:
-            yield await start_nats(cluster, folder)
+            yield (await start_nats(cluster, folder)).url
 
 
-def _prepare(folder: Path, port: int) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for stale in folder.glob("nats-server_*.ports"):
-        stale.unlink()
-    config = folder / "nats-server.conf"
-    replace_text(config, render_config(folder / "store", port, ports_dir=folder))
-    return config
+@dataclass(frozen=True, slots=True)
+class _EmbeddedServer:
+    """One server, as a Deployment.
 
+    Args:
+        cluster: that runs it.
+        name: of the Deployment.
+        folder: of its configuration, files and streams.
+    """
 
-def _deployment(config: Path) -> Manifest:
-    container = {"name": NAME, "command": command(config)}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": NAME, "namespace": "default"},
-        "spec": {
-            "replicas": 1,
-            "strategy": {"type": "Recreate"},
-            "selector": {"matchLabels": {"app.kubernetes.io/name": NAME}},
-            "template": {
-                "metadata": {"labels": {"app.kubernetes.io/name": NAME}},
-                "spec": {"terminationGracePeriodSeconds": 5, "containers": [container]},
-            },
-        },
-    }
+    cluster: LocalCluster
+    name: str
+    folder: Path
 
+    def port(self, port: int) -> int:
+        """The local port that stands for one of its ports."""
+        return self.cluster.port(self._ref, port)
 
-async def _until_listening(cluster: LocalCluster, folder: Path) -> str:
-    deadline = asyncio.get_running_loop().time() + _START_SECONDS
-    while asyncio.get_running_loop().time() < deadline:
-        if (url := _announced(folder)) is not None:
-            return url
-        await asyncio.sleep(0.05)
-    await cluster.delete(_REF)
-    log = cluster.folder / "logs" / f"{NAME}-0.log"
-    words = log.read_text(encoding="utf-8", errors="replace")[-2000:] if log.exists() else "it has no log"
-    raise StoreUnavailable(f"nats-server did not start:\n{words}")
+    async def start(self, *, port: int = 0, domain: str = "", more: Sequence[str] = ()) -> str:
+        """Start it, and return its URL once it listens."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for stale in self.folder.glob("nats-server_*.ports"):
+            stale.unlink()
+        config = self.folder / "nats-server.conf"
+        text = render_config(
+            self.folder / "store",
+            port or self.port(_PORT),
+            ports_dir=self.folder,
+            domain=domain,
+            more=more,
+        )
+        replace_text(config, text)
+        await self.cluster.apply(_deployment(self.name, command(config)))
+        return await self._until_listening()
+
+    @property
+    def _ref(self) -> Ref:
+        return Ref("Deployment", "default", self.name)
+
+    async def _until_listening(self) -> str:
+        deadline = asyncio.get_running_loop().time() + _START_SECONDS
+        while asyncio.get_running_loop().time() < deadline:
+            if (url := _announced(self.folder)) is not None:
+                return url
+            await asyncio.sleep(0.05)
+        await self.cluster.delete(self._ref)
+        log = self.cluster.folder / "logs" / f"{self.name}-0.log"
+        words = log.read_text(encoding="utf-8", errors="replace")[-2000:] if log.exists() else "it has no log"
+        raise StoreUnavailable(f"{self.name} did not start:\n{words}")
 
 
 def _announced(folder: Path) -> str | None:

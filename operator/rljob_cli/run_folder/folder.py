@@ -3,12 +3,17 @@
 | entry | holds |
 |---|---|
 | `job.json` | the job's identity: name, uid, model, the whole spec that it was last run with |
-| `nats/` | the embedded server's configuration, log and streams (the ledger among them) |
+| `config.json` | in the mirror of a job on a cluster (`rljob_cli.kubectl.mirror`): the configuration of its workers |
+| `nats/` | the embedded server's configuration and streams (the ledger among them); `sites/`: other datacenters' |
 | `weights/`, `checkpoints/`, `checkpoint` | weight versions; saved states; the newest of them |
 | `trainer/` | the trainer's log of the trajectories it trained on |
+| `samples/` | answers with their tokens and scores: `rljob_runtime.samples` |
+| `trackers/` | files of experiment trackers that name no other folder, by the tracker's name |
 | `decisions/` | the observations and decisions of each coordinator, with `--record` |
 | `logs/`, `pods/`, `pids.json`, `status.json` | processes: see `rljob_operator.cluster.local.cluster` |
 | `metrics.jsonl`, `summary.json`, `reward.png` | results |
+| `events.log` | what happened, with times: all that `rljob run` said of its processes and of the job |
+| `prometheus/` | with `--metrics`: where each process serves its metrics, as Prometheus reads it |
 | `engines.json` | what engines have measured of themselves: their newest heartbeats, for `rljob simulate --from` |
 """
 
@@ -17,14 +22,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rljob_core import worker_protocol
 from rljob_core.errors import SpecError
-from rljob_core.spec import RLJob
+from rljob_core.remote_uri import job_with_paths
+from rljob_core.spec import RLJob, SiteLinkSpec
+from rljob_operator.children import storage
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.local.replace_text import replace_text
 from rljob_runtime.process.fsync import create_folder
@@ -43,7 +51,12 @@ class Identity:
         given: the RLJob as it was last passed to `rljob run`.
         patches: the changes by `rljob patch` since then, in the form of `--set`.
         origin: folder of the manifest's file: relative paths start there, and reward functions are imported from it.
+        links: the link of each Site that the manifest's file describes, as in its spec.
         data: `rows` and `digest` of the file of training data at the last start; empty if there is no file.
+        viewer: path of a viewer's NATS credentials, if the folder mirrors a job on a cluster (`rljob_cli.kubectl`).
+        mirrors: whether it does: its storage is elsewhere.
+        downloads: `revision` and `path` of what was downloaded, by the URI in the manifest: the revision stays the one
+            with which the job began.
     """
 
     name: str
@@ -56,12 +69,26 @@ class Identity:
     given: dict[str, Any] = field(default_factory=dict)
     patches: list[str] = field(default_factory=list)
     origin: str = ""
+    links: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
+    viewer: str = ""
+    mirrors: bool = False
+    downloads: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @property
+    def site_links(self) -> dict[str, SiteLinkSpec]:
+        """`links`, read."""
+        return {site: SiteLinkSpec.model_validate(link, by_alias=True) for site, link in self.links.items()}
 
     def stamp(self, job: RLJob) -> RLJob:
-        """The job with its uid and generation, as Kubernetes would store it."""
+        """The job with its uid and generation, as Kubernetes would store it, and with paths (`with_downloads`)."""
         metadata = {"uid": self.uid, "generation": self.generation}
-        return job.model_copy(update={"metadata": job.metadata.model_copy(update=metadata)})
+        job = job.model_copy(update={"metadata": job.metadata.model_copy(update=metadata)})
+        return self.with_downloads(job)
+
+    def with_downloads(self, job: RLJob) -> RLJob:
+        """The job with paths in place of the URIs of what was downloaded."""
+        return job_with_paths(job, self.downloads)
 
 
 class RunFolder:
@@ -70,27 +97,69 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
         self.job = self.path / "job.json"
+        self.workers_config = self.path / "config.json"
         self.nats = self.path / "nats"
         self.weights = self.path / "weights"
         self.checkpoints = self.path / "checkpoints"
         self.checkpoint = self.path / "checkpoint"
         self.trainer = self.path / "trainer"
+        self.samples = self.path / "samples"
+        self.trackers = self.path / "trackers"
         self.decisions = self.path / "decisions"
         self.metrics = self.path / "metrics.jsonl"
+        self.events = self.path / "events.log"
         self.engines = self.path / "engines.json"
+        self.targets = self.path / "prometheus"
         self.summary = self.path / "summary.json"
         self.plot = self.path / "reward.png"
         self._lock = self.path / ".lock"
 
-    def defaults(self, nats_url: str) -> ClusterDefaults:
-        """The defaults for a job in this folder whose NATS server has that address."""
+    def defaults(
+        self,
+        nats_url: str,
+        site_servers: Mapping[str, str] | None = None,
+        links: Mapping[str, SiteLinkSpec] | None = None,
+    ) -> ClusterDefaults:
+        """The defaults for a job in this folder.
+
+        Args:
+            nats_url: address of its NATS server.
+            site_servers: addresses of those of other datacenters, by datacenter.
+            links: the links to these, by datacenter.
+        """
         return ClusterDefaults(
             nats_url=nats_url,
+            site_servers=site_servers or {},
+            links=links or {},
             nats_replicas=1,  # of the embedded server
             weights_uri=str(self.weights),
             checkpoint_uri=str(self.checkpoints),
             trainer_log_uri=str(self.trainer),
+            samples_uri=str(self.samples),
+            trackers_folder=str(self.trackers),
         )
+
+    def trainer_log_uri(self, identity: Identity) -> str:
+        """Where the trainer's log of a run is: in the folder, or beside checkpoints in an object store."""
+        return storage.beside(self.checkpoints_uri(identity), storage.TRAINER_LOG, str(self.trainer))
+
+    def samples_uri(self, identity: Identity) -> str:
+        """The same of samples."""
+        return storage.beside(self.checkpoints_uri(identity), storage.SAMPLES, str(self.samples))
+
+    def checkpoints_uri(self, identity: Identity) -> str:
+        """Where the checkpoints of a run are."""
+        trainer = identity.manifest.get("spec", {}).get("trainer") or {}
+        uri: str | None = (trainer.get("checkpoint") or {}).get("uri")
+        return (uri or str(self.checkpoints)).rstrip("/")
+
+    @property
+    def metrics_variables(self) -> dict[str, str]:
+        """What has roles serve their metrics on free ports of the loopback interface, and say where."""
+        return {
+            worker_protocol.METRICS_ADDRESS: "127.0.0.1:0",
+            worker_protocol.METRICS_TARGETS: str(self.targets),
+        }
 
     def identity(self) -> Identity | None:
         """The job that the folder belongs to; None if it belongs to none yet.
@@ -102,8 +171,10 @@ class RunFolder:
             return Identity(**json.loads(self.job.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError) as error:
-            raise SpecError(str(self.job), f"cannot be read ({error}): choose another --output") from error
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            raise SpecError(
+                str(self.job), f"cannot be read ({error}): put a backup of it there, or name another folder"
+            ) from error
 
     def earlier_summary(self) -> dict[str, Any]:
         """The `summary.json` of an earlier run of this job; empty if there is none or it is damaged."""

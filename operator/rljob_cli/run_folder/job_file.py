@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pydantic import ValidationError
 
 from rljob_cli.run_folder.folder import Identity, RunFolder
+from rljob_core.advice import advice, dotted, location
 from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob
 
@@ -24,7 +25,9 @@ def stored_job(identity: Identity) -> RLJob:
     try:
         return RLJob.model_validate(identity.manifest, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise SpecError("job.json", f"holds no valid job any more: {error}") from error
+        first = error.errors(include_url=False)[0]
+        words = f"{dotted(location(first))}: {advice(RLJob, identity.manifest, first)}"
+        raise SpecError("job.json", f"holds no valid job any more: {words}") from error
 
 
 async def changes(folder: RunFolder, generation: int) -> AsyncIterator[Identity]:

@@ -6,12 +6,16 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from rljob_cli.run_folder.embedded_nats import running_url, streams_at_rest
+from rljob_cli.run_folder.embedded_nats import EmbeddedServers, running_url, streams_at_rest
 from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
-from rljob_core.stream_names import StreamNames
+from rljob_core.site_streams import SiteStreams
+from rljob_core.stream_names import StreamNames, inbox_of
+from rljob_core.streams_budget import trajectory_stream_bytes
+from rljob_operator.nats.permissions import Holder
 from rljob_runtime.messaging.connect import job_store
+from rljob_runtime.messaging.nats.site_streams import join_site
 from rljob_runtime.messaging.nats.store import NatsStore
 
 
@@ -52,6 +56,25 @@ async def opened_store(config: JobConfig, url: str) -> AsyncIterator[NatsStore]:
         await store.close()
 
 
+async def join_sites(config: JobConfig, servers: EmbeddedServers) -> None:
+    """Let the servers of sites have the streams of a job, of which the hub's server has its own.
+
+    Raises:
+        StoreUnavailable: a server does not answer, or refuses.
+    """
+    names, size = StreamNames(config.subject, config.stream_prefix), trajectory_stream_bytes(config.spec)
+    for site, url in servers.sites.items():
+        link = config.links.get(site)
+        streams = SiteStreams(
+            names,
+            site,
+            size,
+            bits_per_second=link.bits_per_second if link is not None else None,
+            weights=not config.spec.weights.needs_uri,
+        )
+        await join_site(servers.url, url, streams)
+
+
 def store_of(
     identity: Identity, url: str, *, patience: float = 60.0, connect: float | None = None
 ) -> NatsStore:
@@ -73,4 +96,6 @@ def store_of(
         create=False,
         patience=patience,
         connect=connect,
+        credentials=identity.viewer or None,
+        inbox=inbox_of(identity.uid, Holder.VIEWER) if identity.viewer else "_INBOX",
     )

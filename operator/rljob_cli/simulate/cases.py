@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from rljob_cli.manifest.load import change_job, load_job
-from rljob_cli.simulate.fleet import engines_of, lengths_of, numbers, trainer_of, with_unmeasured
+from rljob_cli.manifest.load import change_job, load_job_and_links
+from rljob_cli.simulate.fleet import at_sites, engines_of, lengths_of, numbers, trainer_of, with_unmeasured
 from rljob_cli.simulate.measured import MeasuredJob
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
-from rljob_core.spec import RLJob
+from rljob_core.spec import RLJob, SiteLinkSpec
 from rljob_sim import Scenario
 
 PROMPT_TOKENS = 256
+MANY_ENGINES, DECIDE_SECONDS = 2000, 0.05
+"""With more engines, a coordinator has many observations at once: it decides by all that came in so many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,8 @@ def _cases(words: Words, run: MeasuredJob | None) -> Iterator[Case]:
     fields = [_swept(text) for text in words.sweep]
     for fleet, values in product(words.fleets or [""], product(*(values for _, values in fields))):
         changes = dict(zip((name for name, _ in fields), values, strict=True))
-        job = _job(words, run, [f"{name}={value}" for name, value in changes.items()])
-        yield Case(changes, _scenario(words, _config(job), fleet, run))
+        job, links = _job(words, run, [f"{name}={value}" for name, value in changes.items()])
+        yield Case(changes, _scenario(words, _config(job, links), fleet, run))
 
 
 def _swept(text: str) -> tuple[str, list[str]]:
@@ -102,16 +104,19 @@ def _swept(text: str) -> tuple[str, list[str]]:
     return name, values.split(",")
 
 
-def _job(words: Words, run: MeasuredJob | None, changes: Sequence[str]) -> RLJob:
+def _job(
+    words: Words, run: MeasuredJob | None, changes: Sequence[str]
+) -> tuple[RLJob, dict[str, SiteLinkSpec]]:
+    """The job with these changes, and the links to its sites."""
     overrides = [*words.overrides, *changes, f"spec.steps={words.steps}"]
     if words.file is not None:
-        return load_job(words.file, overrides)
+        return load_job_and_links(words.file, overrides)
     if run is None:
         raise SpecError("FILE", "name the YAML file of an RLJob, or a run's folder by --from")
-    return change_job(run.job, overrides, run.path)
+    return change_job(run.job, overrides, run.path), run.links
 
 
-def _config(job: RLJob) -> JobConfig:
+def _config(job: RLJob, links: dict[str, SiteLinkSpec]) -> JobConfig:
     return JobConfig(
         namespace="default",
         job=job.metadata.name,
@@ -120,28 +125,24 @@ def _config(job: RLJob) -> JobConfig:
         weights_uri="",
         checkpoint_uri="",
         trainer_log_uri="",
+        links=links,
     )
 
 
 def _scenario(words: Words, config: JobConfig, fleet: str, run: MeasuredJob | None) -> Scenario:
     prices = numbers("--price", words.price)
     price = prices.get("trainer", 0.0)
-    if run is None:
-        return Scenario(
-            config,
-            engines_of(config, fleet, slots=words.slots, prices=prices),
-            trainer_of(config, words.trainer, price=price),
-            lengths_of(config, words.lengths),
-            words.prompt_tokens or PROMPT_TOKENS,
-            length_correlation=words.length_correlation,
-        )
-    kinds = with_unmeasured(_config(run.job), run.kinds)
+    kinds = with_unmeasured(_config(run.job, run.links), run.kinds) if run is not None else None
+    engines = engines_of(config, fleet, slots=words.slots, prices=prices, measured=kinds)
+    measured = run.trainer if run is not None else None
+    trainer = trainer_of(config, words.trainer, price=price, measured=measured)
     return Scenario(
-        config,
-        engines_of(config, fleet, slots=words.slots, prices=prices, measured=kinds),
-        trainer_of(config, words.trainer, price=price, measured=run.trainer),
-        lengths_of(config, words.lengths, run.lengths),
-        words.prompt_tokens or run.prompt_tokens,
-        reward_seconds=run.reward_seconds,
+        at_sites(config, engines),
+        engines,
+        trainer,
+        lengths_of(config, words.lengths, run.lengths if run is not None else None),
+        words.prompt_tokens or (run.prompt_tokens if run is not None else PROMPT_TOKENS),
+        reward_seconds=run.reward_seconds if run is not None else 0.0,
         length_correlation=words.length_correlation,
+        decide_seconds=DECIDE_SECONDS if sum(kind.count for kind in engines) > MANY_ENGINES else 0.0,
     )

@@ -37,8 +37,8 @@ def simulate(
         list[str],
         typer.Option(
             metavar="DEVICE=COUNT,…",
-            help="Engines to simulate: h100, l40s, or with --from the run's pools. May be given again, to compare "
-            "fleets.",
+            help="Engines to simulate: h100, h20, l40s, or with --from the run's pools; h20@west=4 at the Site west of "
+            "the job's file. May be given again, to compare fleets.",
             show_default="those of the run's or an emulated job's pools",
         ),
     ] = [],  # noqa: B006  typer's way
@@ -60,7 +60,8 @@ def simulate(
         str,
         typer.Option(
             metavar="NAME=SECONDS,…",
-            help="What training takes: secondsPerToken, stepSeconds, publishSeconds (until engines can load weights).",
+            help="What training takes: secondsPerToken, stepSeconds, publishSeconds (until engines can load weights); "
+            "versionBytes that each version takes on a link.",
             show_default="the run's, or an emulated backend's options",
         ),
     ] = "",

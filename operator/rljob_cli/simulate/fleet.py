@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
 
+from rljob_core.advice import advice
 from rljob_core.config import JobConfig
 from rljob_core.emulation import DeviceName, ResponseLengths
 from rljob_core.errors import SpecError
+from rljob_core.spec import PoolSpec
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions, LengthOptions
 from rljob_runtime.training.options import EmulatedBackendOptions
 from rljob_sim import AnswerLengths, EngineKind, MeasuredLengths, TrainerProfile
@@ -20,6 +22,8 @@ from rljob_sim.scenario import STREAMRL_LENGTHS
 
 DEVICES: dict[str, DeviceName] = {name.lower(): name for name in get_args(DeviceName)}
 EMULATED = "Emulated"
+AT = "@"
+"""Between a device and the site where it is."""
 Validated = TypeVar("Validated", bound=BaseModel)
 _TRAINER = {to_camel(field.name): field.name for field in fields(TrainerProfile) if field.name != "price"}
 _LENGTHS = {to_camel(field.name): field.name for field in fields(ResponseLengths)}
@@ -69,27 +73,66 @@ def engines_of(
         measured: by pool, the engines of the run that is the pattern; None without one.
 
     Raises:
-        SpecError: what is named is not known, or nothing tells how fast the job's own engines are.
+        SpecError: what is named is not known, or the speed of the job's own engines is unknown.
     """
     if text:
         kinds = tuple(_named(text, slots, measured or {}))
     else:
         kinds = _emulated(config) if measured is None else _measured(config, measured)
-    return tuple(replace(kind, price=prices.get(kind.name, 0.0)) for kind in kinds)
+        sites = config.spec.rollout.sites
+        kinds = tuple(replace(kind, site=sites.get(kind.name, "")) for kind in kinds)
+    return tuple(replace(kind, price=prices.get(_device(kind), 0.0)) for kind in kinds)
+
+
+def _device(kind: EngineKind) -> str:
+    return kind.name.removesuffix(f"-{kind.site}")
+
+
+def at_sites(config: JobConfig, kinds: Sequence[EngineKind]) -> JobConfig:
+    """The job with the pools of a fleet of which some engines are at sites, instead of its own; else as it is.
+
+    Raises:
+        SpecError: the link to a site is unknown.
+    """
+    known = config.spec.rollout.sites
+    sites = {kind.site for kind in kinds if kind.site}
+    for site in sorted(sites - config.links.keys() - set(known.values())):
+        raise SpecError(
+            "--engines",
+            f"the link to {site} is unknown: describe the Site in the job's file, beside the job, with "
+            "bitsPerSecond and latencySeconds in its spec.link",
+        )
+    if all(known.get(kind.name, "") == kind.site for kind in kinds):
+        return config
+    pools = [
+        PoolSpec(
+            name=kind.name,
+            datacenter=kind.site or None,
+            replicas=kind.count,
+            cost_per_hour=f"{kind.price:f}" if kind.price else None,
+        )
+        for kind in kinds
+    ]
+    rollout = config.spec.rollout.model_copy(update={"pools": pools})
+    return config.model_copy(update={"spec": config.spec.model_copy(update={"rollout": rollout})})
 
 
 def _named(text: str, slots: int, measured: Mapping[str, EngineKind]) -> list[EngineKind]:
     found = []
-    for name, count in numbers("--engines", text).items():
+    for given, count in numbers("--engines", text).items():
+        name, _, site = given.partition(AT)
         if name not in measured and name.lower() not in DEVICES:
             known = ", ".join([*measured, *DEVICES])
             raise SpecError("--engines", f"{name} is not a known device: name one of {known}")
         if count < 1 or count != int(count):
-            raise SpecError("--engines", f"{name}={count:g} is not a number of engines: it must be 1 or more")
+            raise SpecError(
+                "--engines", f"{given}={count:g} is not a number of engines: it must be 1 or more"
+            )
         if name in measured:
-            found.append(replace(measured[name], count=int(count)))
+            kind = replace(measured[name], count=int(count))
         else:
-            found.append(EngineKind.of(DEVICES[name.lower()], int(count), slots))
+            kind = EngineKind.of(DEVICES[name.lower()], int(count), slots)
+        found.append(replace(kind, name=f"{kind.name}-{site}", site=site) if site else kind)
     return found
 
 
@@ -165,7 +208,7 @@ def trainer_of(
     """The trainer that the command describes; what it leaves out is the run's, or that of the backend `Emulated`.
 
     Raises:
-        SpecError: it cannot be told how long training takes.
+        SpecError: the time that training takes is unknown.
     """
     found = numbers("--trainer", text)
     if unknown := found.keys() - _TRAINER.keys():
@@ -218,6 +261,6 @@ def _validated(kind: type[Validated], given: Mapping[str, object], field: str) -
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        first = error.errors()[0]
-        message = first["msg"].removeprefix("Value error, ")
+        first = error.errors(include_url=False)[0]
+        message = advice(kind, dict(given), first)
         raise SpecError(".".join(map(str, (field, *first["loc"]))), message) from error

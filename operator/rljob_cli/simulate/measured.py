@@ -12,7 +12,7 @@ from typing import Any
 from rljob_cli.simulate.recorded_run import RecordedRun, RecordedStep
 from rljob_core.messages import EngineProfile, EngineSignal
 from rljob_core.records import Generated
-from rljob_core.spec import RLJob
+from rljob_core.spec import RLJob, SiteLinkSpec
 from rljob_core.trajectory import group_of, prompt_of_group, sibling_of
 from rljob_sim import EngineKind, MeasuredLengths, TrainerProfile
 
@@ -29,6 +29,7 @@ class MeasuredJob:
     Attributes:
         path: the run's folder.
         job: as it was run last.
+        links: of its sites, by site.
         kinds: the engines of each pool, and how many of them were heard of.
         trainer: of the steps that count.
         lengths: of the answers that the newest steps trained on.
@@ -39,6 +40,7 @@ class MeasuredJob:
 
     path: Path
     job: RLJob
+    links: dict[str, SiteLinkSpec]
     kinds: dict[str, EngineKind]
     trainer: TrainerProfile
     lengths: MeasuredLengths
@@ -66,6 +68,7 @@ class MeasuredJob:
         return cls(
             path=run.path,
             job=run.job,
+            links=run.links,
             kinds=_kinds(run.engines),
             trainer=_trainer(counted),
             lengths=_lengths(answers),

@@ -1,4 +1,4 @@
-"""What a run's folder tells about its speed: its steps, what they trained on, and what its engines measured.
+"""What a run's folder says about its speed: its steps, what they trained on, and what its engines measured.
 
 Steps are those of `metrics.jsonl`, the answers that they trained on are the ledger's, and engines are described by
 their newest heartbeats: those in `engines.json`, or in the log of the coordinator's decisions, if there is one.
@@ -23,7 +23,7 @@ from rljob_core.errors import SpecError
 from rljob_core.job_state import JobState
 from rljob_core.messages import STEP_METRICS, EngineSignal, StepMetrics, StepStats
 from rljob_core.records import Generated, Record, StepCommitted, StepRestored, VersionsRevoked
-from rljob_core.spec import RLJob
+from rljob_core.spec import RLJob, SiteLinkSpec
 from rljob_runtime.messaging.ledger import Ledger
 
 OPTION = "--from"
@@ -59,6 +59,7 @@ class RecordedRun:
     Attributes:
         path: its folder.
         job: as it was run last.
+        links: of its sites, by site.
         steps: in order; at least two, the second of which has its `seconds`.
         engines: the newest heartbeat of each engine that has measured its steps; at least one.
         decisions: what is known from the log of decisions; None without `--record`.
@@ -66,6 +67,7 @@ class RecordedRun:
 
     path: Path
     job: RLJob
+    links: dict[str, SiteLinkSpec]
     steps: tuple[RecordedStep, ...]
     engines: tuple[EngineSignal, ...]
     decisions: RecordedDecisions | None
@@ -116,10 +118,8 @@ def read_run(path: Path) -> RecordedRun:
     trained = run_async(lambda: _trained(folder, identity))
     steps = tuple(_steps(commits, trained))
     if not any(step.seconds is not None and step.answers for step in steps[1:]):
-        raise SpecError(
-            OPTION, f"{folder.path}: its ledger tells nothing of the steps that metrics.jsonl tells of"
-        )
-    return RecordedRun(folder.path, job, steps, engines, decisions)
+        raise SpecError(OPTION, f"{folder.path}: its ledger has none of the steps in metrics.jsonl")
+    return RecordedRun(folder.path, job, identity.site_links, steps, engines, decisions)
 
 
 def _identity(folder: RunFolder) -> Identity:

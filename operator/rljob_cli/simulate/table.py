@@ -50,8 +50,8 @@ class SimulatedRun:
             "trainer_busy": report.trainer_busy,
             "engines_busy": report.engine_busy,
             "slots_used": report.engine_full,
-            "cost_per_hour": report.hourly,
-            "cost_per_million_tokens": report.hourly / SECONDS_PER_HOUR / per_second * 1e6,
+            "cost_per_hour": report.cost_per_hour,
+            "cost_per_million_tokens": report.cost_per_hour / SECONDS_PER_HOUR / per_second * 1e6,
         }
 
 

@@ -17,9 +17,9 @@ import json
 from collections.abc import Sequence
 
 from rljob_operator import names
+from rljob_operator.children.command_pod import command_pod
 from rljob_operator.children.metadata import child_metadata, kept
 from rljob_operator.children.resolved_job import ResolvedJob
-from rljob_operator.children.worker_pod import command_pod
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import Role
 from rljob_operator.nats.permissions import Holder

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rljob_core.spec import SiteLinkSpec
+from rljob_operator.children.queue_admission import QueueAdmission
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.nats.credentials import Issuer
 
@@ -17,6 +20,8 @@ class ClusterDefaults:
         weights_uri: folder for weights; empty if each job must name one.
         checkpoint_uri: folder for checkpoints; empty if each job must name one.
         trainer_log_uri: folder for the trainer's log; empty to keep the log beside the checkpoints.
+        samples_uri: folder for samples; empty to keep them beside the checkpoints.
+        trackers_folder: folder for files of trackers that name none; empty if each must name one.
         image: container image of the workers.
         per_job: whether jobs share the folders above, so that each job gets a subfolder of its own.
         containers: whether a pod can have several containers; where it cannot, reward workers run reward functions in
@@ -28,6 +33,14 @@ class ClusterDefaults:
             container of each role.
         nats_replicas: number of servers that keep each stream, whatever a job without a server of its own says; None
             if the job says it.
+        site_servers: addresses of the NATS servers of datacenters other than the hub's, by datacenter.
+        links: the link of each site that is known, by datacenter.
+        grace: seconds for which each site that is known may be away, by datacenter.
+        sites: whether a pool with a datacenter is run by the operator of that site, in another cluster.
+        metrics_port: port on which workers serve their metrics; 0 if they serve none.
+        scraper_namespaces: namespaces whose scrapers may read metrics; none: all.
+        revisions: of what this job downloads, as far as they are known, by its name.
+        admission: what the queue of this job has admitted; None if it waits in none.
         egress: rules of a NetworkPolicy's egress that hold for every job's workers, besides what the job names.
     """
 
@@ -35,6 +48,8 @@ class ClusterDefaults:
     weights_uri: str
     checkpoint_uri: str
     trainer_log_uri: str
+    samples_uri: str = ""
+    trackers_folder: str = ""
     image: str = "rljob"
     per_job: bool = False
     containers: bool = False
@@ -43,4 +58,12 @@ class ClusterDefaults:
     gang_seconds: int = 60
     template: Manifest = field(default_factory=dict)
     nats_replicas: int | None = None
+    site_servers: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[str, SiteLinkSpec] = field(default_factory=dict)
+    grace: Mapping[str, int] = field(default_factory=dict)
+    sites: bool = False
+    metrics_port: int = 0
+    scraper_namespaces: tuple[str, ...] = ()
+    revisions: Mapping[str, str] = field(default_factory=dict)
+    admission: QueueAdmission | None = None
     egress: tuple[Manifest, ...] = ()

@@ -4,29 +4,42 @@
 |---|---|
 | ConfigMap with the `JobConfig` | `<job>-config` |
 | Deployment of the coordinator (one, Recreate) and of the reward workers | `<job>-coordinator`, `<job>-reward` |
-| RolloutPool per pool, and what it owns: a ConfigMap and a Deployment | `<job>-rollout-<pool>` |
+| Deployment per tracker, and the NetworkPolicy of their pods | `<job>-tracker-<name>-<digest>`, `<job>-trackers` |
+| Deployment, headless Service, NetworkPolicy and Secrets of the environment pods | `<job>-environment` |
+| RolloutPool per pool; unless it is at a site, its ConfigMap and Deployment | `<job>-rollout-<pool>` |
 | Secrets with each role's NATS credentials | `<job>-nats-<role>-<hash>` |
 | ConfigMap with the tokens of these credentials, which expire | `<job>-nats-tokens` |
 | ConfigMap with the Pod that audits the job, which stays when the job ends | `<job>-audit` |
 | ServiceAccount, NetworkPolicies, a PodDisruptionBudget per pool | see `isolation.py` |
 | headless Service (of several nodes) and Job of the trainer's attempt | `<job>-trainer`, `<job>-trainer-<attempt>` |
+| Workload or PodGroup of the attempt, see `gang_object.py` | `<job>-trainer-<attempt>` |
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from rljob_core import worker_protocol
 from rljob_core.spec import API_VERSION, PoolSpec, ScalingSpec
 from rljob_operator import names
 from rljob_operator.children import isolation, limits
 from rljob_operator.children.audit_pod import audit_config_map
-from rljob_operator.children.metadata import child_metadata, kept, owner_reference, with_digest
-from rljob_operator.children.nats_credentials import credentials_secret, tokens_config_map
+from rljob_operator.children.environment_pods import environment_children
+from rljob_operator.children.gang_object import with_gang
+from rljob_operator.children.metadata import child_metadata, kept, pool_child_metadata, with_digest
+from rljob_operator.children.nats_credentials import (
+    credentials_secret,
+    tokens_config_map,
+    viewer_config_map,
+)
 from rljob_operator.children.resolved_job import ResolvedJob
+from rljob_operator.children.tracker_pods import roles, trackers
 from rljob_operator.children.trainer_gang import trainer_job, trainer_service
 from rljob_operator.children.worker_pod import Patches, config_map_manifest, pod_template
+from rljob_operator.cluster.gang_kinds import GangKind
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import Role
 from rljob_operator.nats.permissions import Holder
@@ -47,6 +60,9 @@ class Targets:
         tokens_expire: second since 1970 at which the roles' NATS tokens expire; None if they last.
         scaled: engines by pool, of the pools that the operator scales.
         nodes: of the attempt's gang; None for all.
+        gang: the kind of object by which the attempt's pods are placed together; None to place each by itself.
+        lost_sites: sites whose work the coordinator is not to keep for them while it does not reach them.
+        has_run: whether the job has ever had a trainer or engines.
     """
 
     attempt: int | None
@@ -56,10 +72,16 @@ class Targets:
     tokens_expire: int | None = None
     scaled: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     nodes: int | None = None
+    gang: GangKind | None = None
+    lost_sites: tuple[str, ...] = ()
+    has_run: bool = False
 
 
 def desired(job: ResolvedJob, targets: Targets) -> tuple[Manifest, ...]:
     """All children of a running job, in the order in which they are created.
+
+    Pods that start later download the very revisions that the coordinator's pod has found. Until then, a job that has
+    never run has no others, and of one that has, the reward workers are left out: see `model_downloads.held_back`.
 
     The children of a RolloutPool are included once the pool has been observed, because they refer to its uid.
 
@@ -68,30 +90,35 @@ def desired(job: ResolvedJob, targets: Targets) -> tuple[Manifest, ...]:
             too large.
     """
     limits.check_configuration(job)
+    if job.unresolved and not targets.has_run:
+        made = (*permanent_children(job, targets), *map(with_digest, _first_children(job, targets)))
+        limits.check_names(made)
+        limits.check_sizes(made)
+        return made
     pools: list[Manifest] = []
     owned: list[Manifest] = []
     for pool in job.spec.rollout.pools:
         observed = targets.pools.get(pool.name)
         manifest = rollout_pool(job, pool, observed, scaled=targets.scaled.get(pool.name))
-        pools += [manifest, isolation.disruption_budget(job.job, pool, engines(manifest))]
+        pools.append(manifest)
+        if "managedBy" in manifest["spec"]:
+            continue  # the operator of a site makes the rest in its own cluster
+        pools.append(_disruption_budget(job, manifest))
         if observed is not None:
-            owned += pool_children(manifest, uid=observed["metadata"]["uid"])
+            most = None if job.defaults.admission is None else job.defaults.admission.engines.get(pool.name)
+            owned += pool_children(manifest, uid=observed["metadata"]["uid"], most=most)
     children = [
-        isolation.service_account(job.job),
-        isolation.network_policy(job),
-        *_secrets(job),
-        config_map_manifest(
-            child_metadata(job.job, names.config_map(job.metadata.name), None), job.config_text
-        ),
-        _deployment(job, Role.COORDINATOR, replicas=1),
-        _deployment(job, Role.REWARD, replicas=job.spec.reward.replicas),
+        *_first_children(job, targets),
+        *([] if job.unresolved else [role_deployment(job, Role.REWARD, replicas=job.spec.reward.replicas)]),
+        *environment_children(job),
+        *trackers(job),
         *pools,
         *owned,
         *trainer_service(job.job),
     ]
     if targets.attempt is not None:
         nodes = targets.nodes or job.spec.trainer.num_nodes
-        children.append(trainer_job(job, targets.attempt, targets.failures, nodes))
+        children += with_gang(job, trainer_job(job, targets.attempt, targets.failures, nodes), targets.gang)
     made = (
         *permanent_children(job, targets),
         *(with_digest(child) for child in children),
@@ -101,23 +128,35 @@ def desired(job: ResolvedJob, targets: Targets) -> tuple[Manifest, ...]:
     return made
 
 
+def _first_children(job: ResolvedJob, targets: Targets) -> list[Manifest]:
+    """The coordinator, and what every pod needs."""
+    return [
+        isolation.service_account(child_metadata(job.job, names.service_account(job.metadata.name), None)),
+        isolation.network_policy(job),
+        *_secrets(job),
+        _config_map(job, targets.lost_sites),
+        role_deployment(job, Role.COORDINATOR, replicas=1),
+    ]
+
+
 def permanent_children(job: ResolvedJob, targets: Targets) -> tuple[Manifest, ...]:
     """The children that do not end with the job's pods, but exist while it is suspended or has ended, too.
 
-    On a cluster these are the audit's ConfigMap, the policies and credentials of the Pods in it, and all tokens; those
-    of the restore only while it is possible. A local run is audited, backed up and restored as a folder and needs none.
+    On a cluster these are the ConfigMaps of the audit and the viewer, the policies and credentials of the Pods in the
+    former, and all tokens; those of the restore only while it is possible. A local run is audited, backed up and
+    restored as a folder and needs none.
     """
     if not job.defaults.per_job:
         return ()
-    made = (audit_config_map(job), *map(kept, isolation.command_policies(job)))
-    audit = tuple(map(with_digest, made))
+    policies = map(kept, isolation.command_policies(job))
+    looked_at_by = tuple(map(with_digest, (audit_config_map(job), viewer_config_map(job), *policies)))
     if job.issuer is None:
-        return audit
+        return looked_at_by
     holders = [Holder.READER, *([Holder.RESTORER] if targets.restorable else [])]
     secrets = [with_digest(kept(credentials_secret(job.job, h, job.issuer))) for h in holders]
-    everyone = [*map(Holder, Role), *holders]
+    everyone = [*map(Holder, roles(job)), *holders, Holder.VIEWER]
     tokens = tokens_config_map(job.job, everyone, job.issuer, expires=targets.tokens_expire)
-    return (*audit, *secrets, with_digest(tokens))
+    return (*looked_at_by, *secrets, with_digest(tokens))
 
 
 # ---------------------------------------------------------------------------------------------- rollout pools
@@ -130,20 +169,27 @@ def rollout_pool(
 
     `replicas` follows the RLJob only when the RLJob's own value changes. In between it belongs to the person or the
     autoscaler that scales the pool, even beyond the job's bounds: an operator that corrected it would overwrite the
-    autoscaler's value, which the autoscaler would set again, without end. Of scaling policy Internal, the operator is
-    the autoscaler: `scaled` is the number that it has decided on.
+    autoscaler's value, which the autoscaler would set again, without end. A pool that changes from `replicas` to
+    `scaling` keeps its engines as far as the new bounds allow. Of scaling policy Internal, the operator is the
+    autoscaler: `scaled` is the number that it has decided on.
     """
     index = job.spec.rollout.pools.index(pool)
     name = names.child(job.metadata.name, Role.ROLLOUT, pool.name)
     own = str(pool.initial_replicas) if pool.scaling is None else "scaled"
     replicas = pool.initial_replicas
-    if observed is not None and observed["metadata"].get("annotations", {}).get(names.SPEC_REPLICAS) == own:
-        replicas = observed["spec"].get("replicas", replicas)
+    if observed is not None:
+        found = observed["spec"].get("replicas", replicas)
+        if observed["metadata"].get("annotations", {}).get(names.SPEC_REPLICAS) == own:
+            replicas = found
+        elif pool.scaling is not None:
+            # Not fewer than it starts with: of a pool of 0 an HPA takes no notice.
+            replicas = max(pool.within_bounds(found), replicas)
     if scaled is not None:
         replicas = scaled
     patches = Patches(f"spec.rollout.pools[{index}].template", pool.template)
     template = pod_template(job, Role.ROLLOUT, names.config_map(name), patches, pool=pool)
     metadata = child_metadata(job.job, name, Role.ROLLOUT, pool.name)
+    elsewhere = pool.datacenter is not None and job.defaults.sites
     return {
         "apiVersion": API_VERSION,
         "kind": "RolloutPool",
@@ -151,12 +197,20 @@ def rollout_pool(
         "spec": {
             "job": job.metadata.name,
             "pool": pool.name,
+            **({"managedBy": names.site_manager(pool.datacenter or "")} if elsewhere else {}),
             "replicas": replicas,
-            **({} if pool.scaling is None else {"scaling": pool.scaling.model_dump(by_alias=True)}),
+            **({} if pool.scaling is None else {"scaling": _scaling(pool.scaling)}),
             "config": job.config_text,
             "template": template,
         },
     }
+
+
+def _scaling(spec: ScalingSpec) -> Manifest:
+    """Without an owner that is not needed: RolloutPools of an earlier release have none, and stay as they are."""
+    hidden = {"owner"} if spec.owner == "Hub" else set()
+    found: Manifest = spec.model_dump(by_alias=True, exclude=hidden)
+    return found
 
 
 def engines(pool: Manifest) -> int:
@@ -166,22 +220,37 @@ def engines(pool: Manifest) -> int:
     return replicas if scaling is None else ScalingSpec.model_validate(scaling).bound(replicas)
 
 
-def pool_children(pool: Manifest, *, uid: str) -> tuple[Manifest, ...]:
-    """The children of the RolloutPool with that uid, rendered from the pool's manifest alone."""
-    metadata, spec = pool["metadata"], pool["spec"]
-    owned = {
-        "namespace": metadata["namespace"],
-        "labels": metadata["labels"],
-        "ownerReferences": [owner_reference("RolloutPool", metadata["name"], uid)],
-    }
+def _config_map(job: ResolvedJob, lost_sites: tuple[str, ...]) -> Manifest:
+    """The job's ConfigMap; of the lost sites, which the coordinator reads, it has a file only if there are any."""
+    metadata = child_metadata(job.job, names.config_map(job.metadata.name), None)
+    made = config_map_manifest(metadata, job.config_text)
+    lost = {worker_protocol.LOST_SITES_FILE: json.dumps(lost_sites)} if lost_sites else {}
+    return {**made, "data": {**made["data"], **lost}}
+
+
+def _disruption_budget(job: ResolvedJob, pool: Manifest) -> Manifest:
+    name, spec = pool["metadata"]["name"], pool["spec"]
+    metadata = child_metadata(job.job, name, Role.ROLLOUT, spec["pool"])
+    return isolation.disruption_budget(
+        metadata, job=job.spec, of=spec["job"], pool=spec["pool"], replicas=engines(pool)
+    )
+
+
+def pool_children(pool: Manifest, *, uid: str, most: int | None = None) -> tuple[Manifest, ...]:
+    """The children of the RolloutPool with that uid, rendered from the pool's manifest alone.
+
+    Of more engines than `most`, a queue has not admitted those beyond it yet.
+    """
+    name, spec = pool["metadata"]["name"], pool["spec"]
+    replicas = engines(pool) if most is None else min(engines(pool), most)
     return (
-        config_map_manifest({**owned, "name": names.config_map(metadata["name"])}, spec["config"]),
+        config_map_manifest(pool_child_metadata(pool, names.config_map(name), uid=uid), spec["config"]),
         {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
-            "metadata": {**owned, "name": metadata["name"]},
+            "metadata": pool_child_metadata(pool, name, uid=uid),
             "spec": {
-                "replicas": engines(pool),
+                "replicas": replicas,
                 "selector": {"matchLabels": names.identity(spec["job"], Role.ROLLOUT, spec["pool"])},
                 "strategy": _ONE_BY_ONE,
                 "template": spec["template"],
@@ -197,10 +266,11 @@ def _secrets(job: ResolvedJob) -> list[Manifest]:
     """The Secrets with each role's NATS credentials; none if the operator issues no credentials for this job."""
     if job.issuer is None:
         return []
-    return [credentials_secret(job.job, Holder(role), job.issuer) for role in Role]
+    return [credentials_secret(job.job, Holder(role), job.issuer) for role in roles(job)]
 
 
-def _deployment(job: ResolvedJob, role: Role, *, replicas: int) -> Manifest:
+def role_deployment(job: ResolvedJob, role: Role, *, replicas: int) -> Manifest:
+    """The Deployment of the coordinator, or of the reward workers."""
     patch = job.spec.coordinator.template if role is Role.COORDINATOR else job.spec.reward.template
     patches = Patches(f"spec.{role}.template", patch)
     return {

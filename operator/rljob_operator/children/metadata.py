@@ -12,13 +12,24 @@ from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import Role
 
 
-def child_metadata(job: RLJob, name: str, role: Role | None, pool: str | None = None) -> Manifest:
-    """Metadata of a child of an RLJob."""
+def child_metadata(job: RLJob, name: str, role: Role | None, part: str | None = None) -> Manifest:
+    """Metadata of a child of an RLJob; `part` as for `names.child`."""
     return {
         "name": name,
         "namespace": job.metadata.namespace,
-        "labels": names.labels(job.metadata.name, role, pool),
+        "labels": names.labels(job.metadata.name, role, part),
         "ownerReferences": [owner_reference("RLJob", job.metadata.name, job.metadata.uid or "")],
+    }
+
+
+def pool_child_metadata(pool: Manifest, name: str, *, uid: str) -> Manifest:
+    """Metadata of a child of the RolloutPool with that uid."""
+    metadata = pool["metadata"]
+    return {
+        "namespace": metadata["namespace"],
+        "labels": metadata["labels"],
+        "ownerReferences": [owner_reference("RolloutPool", metadata["name"], uid)],
+        "name": name,
     }
 
 

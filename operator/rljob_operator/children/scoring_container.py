@@ -61,10 +61,10 @@ def add_scoring_container(template: Manifest) -> Manifest:
     }
 
 
-def of_any_worker(container: Manifest) -> Manifest:
-    """What the operator's template for any worker's container says of this container."""
+def of_any_worker(container: Manifest, name: str = worker_protocol.SCORER) -> Manifest:
+    """What the operator's template for any worker's container says of a container that runs code of users."""
     kept = {field: container[field] for field in _OF_ANY_WORKER if field in container}
-    return {"name": worker_protocol.SCORER, **kept}
+    return {"name": name, **kept}
 
 
 def check_separation(spec: Manifest, path: str) -> None:

@@ -18,6 +18,7 @@ MERGE_KEYS = {
     "env": "name",
     "volumes": "name",
     "imagePullSecrets": "name",
+    "resourceClaims": "name",
     "volumeMounts": "mountPath",
     "volumeDevices": "devicePath",
     "ports": "containerPort",

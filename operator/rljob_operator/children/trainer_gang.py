@@ -20,7 +20,7 @@ def trainer_hash(job: ResolvedJob) -> str:
     A Job of fewer nodes than `numNodes` has the digest of the Job of all nodes.
     """
     nodes = job.spec.trainer.num_nodes
-    return digest([_trainer_template(job, 0, nodes), nodes])
+    return digest([trainer_template(job, 0, nodes), nodes])
 
 
 def trainer_job(job: ResolvedJob, attempt: int, failures: int, nodes: int) -> Manifest:
@@ -39,7 +39,7 @@ def trainer_job(job: ResolvedJob, attempt: int, failures: int, nodes: int) -> Ma
             "completionMode": "Indexed",
             "completions": nodes,
             "parallelism": nodes,
-            "template": _trainer_template(job, attempt, nodes),
+            "template": trainer_template(job, attempt, nodes),
         },
     }
 
@@ -64,7 +64,12 @@ def trainer_service(job: RLJob) -> list[Manifest]:
     return [service]
 
 
-def _trainer_template(job: ResolvedJob, attempt: int, nodes: int) -> Manifest:
+def trainer_template(job: ResolvedJob, attempt: int, nodes: int) -> Manifest:
+    """The pod template of an attempt with so many nodes, as if each pod were placed by itself.
+
+    Raises:
+        SpecError: the trainer's pod template patch does not fit.
+    """
     container: Manifest = {
         "name": Role.TRAINER.value,
         "command": _trainer_command(nodes, job.spec.trainer.num_proc_per_node),

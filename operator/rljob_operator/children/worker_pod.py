@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from rljob_core import worker_protocol
-from rljob_core.coordinator_reads import COORDINATOR_READS
+from rljob_core.coordinator_reads import COORDINATOR_READS, value_at
 from rljob_core.spec import PoolSpec
 from rljob_operator import names
 from rljob_operator.children import storage
+from rljob_operator.children.environment_keys import episode_access
+from rljob_operator.children.lost_nodes import tolerations_for_lost_nodes
 from rljob_operator.children.metadata import digest
-from rljob_operator.children.nats_credentials import TOKEN_VOLUME, access
+from rljob_operator.children.metrics_port import expose, withdraw_unfit
+from rljob_operator.children.model_download import add_download, credentials, with_worker_settings
+from rljob_operator.children.nats_credentials import access
+from rljob_operator.children.queue_admission import placed, pod_set_of_pool
 from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.children.scoring_container import (
     add_scoring_container,
@@ -36,10 +40,11 @@ READS: Mapping[Role, tuple[str, ...]] = {
     Role.COORDINATOR: COORDINATOR_READS,
     Role.REWARD: (
         "model.uri", "data", "evaluation", "reward.functions", "reward.timeoutSeconds", "reward.network",
-        "nats.url", "nats.credentialsSecret",
+        "samples", "nats.url", "nats.credentialsSecret",
     ),
     Role.ROLLOUT: (
         "model", "rollout.engine", "rollout.environment", "rollout.progressTokens", "rollout.hangSeconds",
+        "rollout.weightSync",
         "rollout.sampling", "pool.engine", "weights", "nats.url", "nats.credentialsSecret",
     ),
     Role.TRAINER: (
@@ -47,13 +52,19 @@ READS: Mapping[Role, tuple[str, ...]] = {
         "trainer.numNodes", "trainer.numProcPerNode", "trainer.microBatchTokens", "trainer.checkpoint", "weights",
         "nats.url", "nats.credentialsSecret",
     ),
+    Role.TRACKER: ("trackers", "nats.url", "nats.credentialsSecret"),
 }  # fmt: skip
 
 _STREAMS = "streams"
 """The role that creates a job's streams, and ends."""
-_LOST_NODE_SECONDS = 30
 _GROUP = 1000
-_GRACE_SECONDS = {Role.COORDINATOR: 30, Role.REWARD: 30, Role.ROLLOUT: 60, Role.TRAINER: 120}
+GRACE_SECONDS = {
+    Role.COORDINATOR: 30,
+    Role.REWARD: 30,
+    Role.ROLLOUT: 60,
+    Role.TRAINER: 120,
+    Role.TRACKER: 30,
+}
 
 
 def command(role: str) -> list[str]:
@@ -89,7 +100,7 @@ def pod_template(
     Raises:
         SpecError: a patch does not fit.
     """
-    template = _base(job, role, config_map, pool)
+    base = template = add_download(_base(job, role, config_map, pool), job, role)
     scoring = role is Role.REWARD and job.defaults.containers
     if scoring:
         template = add_scoring_container(template)
@@ -97,16 +108,25 @@ def pod_template(
     template = merge(template, cluster_template, "the operator's worker template")
     template = merge(template, patches.role, role.value)
     template = merge(template, patches.user or {}, patches.path)
+    template = with_worker_settings(template, base, role)
+    if job.defaults.admission is not None:
+        pod_set = role.value if pool is None else pod_set_of_pool(pool.name)
+        template = placed(template, job.defaults.admission.placements.get(pod_set))
     spec = template["spec"]
+    withdraw_unfit(spec, role.value, job.defaults.metrics_port)
     if scoring:
         check_separation(spec, patches.path)
-    spec["tolerations"] = _tolerations_for_lost_nodes(spec.get("tolerations") or [])
+    spec["tolerations"] = tolerations_for_lost_nodes(spec.get("tolerations") or [])
     nats = access(job, Holder(role.value))
+    ours = next(c for c in spec["containers"] if c["name"] == role.value)
+    if role is Role.ROLLOUT and (episodes := episode_access(job)) is not None:
+        ours["env"] = [*ours["env"], *episodes.variables]
+        ours["volumeMounts"] = [*ours["volumeMounts"], *episodes.mounts]
+        spec["volumes"] = [*spec["volumes"], *episodes.volumes]
     if nats.variables:
-        ours = next(c for c in spec["containers"] if c["name"] == role.value)
         if role is Role.COORDINATOR and job.issuer is None:
             # With credentials of the user's own, the job creates its streams itself.
-            streams = _sibling(_without_storage(ours, job), _STREAMS, command(_STREAMS), nats.variables)
+            streams = sibling(_without_storage(ours, job), _STREAMS, command(_STREAMS), nats.variables)
             spec["initContainers"] = [*spec.get("initContainers", []), streams]
         ours["env"] = [*ours["env"], *nats.variables]
         ours["volumeMounts"] = [*ours["volumeMounts"], *nats.mounts]
@@ -116,15 +136,17 @@ def pod_template(
 
 def _base(job: ResolvedJob, role: Role, config_map: str, pool: PoolSpec | None) -> Manifest:
     ready_file = f"{names.RUN_FOLDER}/ready"
+    written = {Role.TRAINER: job.written_claims, Role.REWARD: job.samples_claims}.get(role, ())
     environment: list[Manifest] = [
         {"name": worker_protocol.CONFIG, "value": f"{names.CONFIG_FOLDER}/{names.CONFIG_FILE}"},
-        {"name": worker_protocol.NATS_URL, "value": job.nats_url},
+        {"name": worker_protocol.NATS_URL, "value": job.nats_url_of(pool)},
         {"name": worker_protocol.POD, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": worker_protocol.READY_FILE, "value": ready_file},
         {"name": worker_protocol.TERMINATION_LOG, "value": names.TERMINATION_LOG},
     ]
     if pool is not None:
         environment.append({"name": worker_protocol.POOL, "value": pool.name})
+    claims = () if role is Role.TRACKER else job.claims_of(pool)
     container: Manifest = {
         "name": role.value,
         "image": job.image,
@@ -135,7 +157,7 @@ def _base(job: ResolvedJob, role: Role, config_map: str, pool: PoolSpec | None) 
             {"name": "run", "mountPath": names.RUN_FOLDER},
             {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108 the container's own
             {"name": "temporary", "mountPath": "/tmp"},  # noqa: S108
-            *(storage.mount(claim, writable=role is Role.TRAINER) for claim in job.claims),
+            *(storage.mount(claim, writable=claim in written) for claim in claims),
         ],
         "readinessProbe": {"exec": {"command": ["test", "-e", ready_file]}, "periodSeconds": 2},
         "terminationMessagePath": names.TERMINATION_LOG,
@@ -146,9 +168,9 @@ def _base(job: ResolvedJob, role: Role, config_map: str, pool: PoolSpec | None) 
             "readOnlyRootFilesystem": True,
         },
     }
-    if job.spec.model.credentials_secret is not None and role is not Role.REWARD:
-        # Clients of object stores, where weights are, read variables; a missing Secret then shows in the pod's status.
-        container["envFrom"] = [{"secretRef": {"name": job.spec.model.credentials_secret}}]
+    expose(container, job.defaults.metrics_port if role is not Role.TRACKER else 0)
+    if job.needs_object_store(role) and (found := credentials(job)):
+        container["envFrom"] = found
     return {
         "metadata": {
             "labels": names.labels(job.metadata.name, role, None if pool is None else pool.name),
@@ -161,10 +183,10 @@ def _base(job: ResolvedJob, role: Role, config_map: str, pool: PoolSpec | None) 
                 {"name": "run", "emptyDir": {}},
                 {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
                 {"name": "temporary", "emptyDir": {}},
-                *(storage.volume(claim) for claim in job.claims),
+                *(storage.volume(claim) for claim in claims),
             ],
             "imagePullSecrets": [{"name": name} for name in job.spec.image_pull_secrets],
-            "terminationGracePeriodSeconds": _GRACE_SECONDS[role],
+            "terminationGracePeriodSeconds": GRACE_SECONDS[role],
             "serviceAccountName": names.service_account(job.metadata.name),
             "automountServiceAccountToken": False,
             "securityContext": {
@@ -188,56 +210,14 @@ def _for_role(template: Manifest, role: Role, *, scoring: bool) -> Manifest:
             containers.append({**container, "name": role.value})
             if scoring:
                 containers.append(of_any_worker(container))
-        elif name != worker_protocol.SCORER or scoring:
+        elif name not in {worker_protocol.SCORER, Role.ENVIRONMENT} or (
+            scoring and name == worker_protocol.SCORER
+        ):
             containers.append(container)
     return {**template, "spec": {**template["spec"], "containers": containers}}
 
 
-def _tolerations_for_lost_nodes(given: Sequence[Manifest]) -> list[Manifest]:
-    """The given tolerations, and ours for every key that they do not mention: a patch replaces the whole list."""
-    ours = [
-        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _LOST_NODE_SECONDS}
-        for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-    ]
-    keys = {toleration.get("key") for toleration in given}
-    return [*given, *(toleration for toleration in ours if toleration["key"] not in keys)]
-
-
-def command_pod(
-    job: ResolvedJob, config_map: str, arguments: Sequence[str], *, container: str, holder: Holder
-) -> Manifest:
-    """The spec of a pod that runs one command and exits: the coordinator's pod with other credentials.
-
-    Args:
-        config_map: name of the ConfigMap with the configuration.
-        arguments: the command that the pod runs.
-        container: name of the container.
-        holder: whose credentials it has; the restorer may also write to the job's claims.
-    """
-    patches = Patches("spec.coordinator.template", job.spec.coordinator.template)
-    spec = pod_template(job, Role.COORDINATOR, config_map, patches)["spec"]
-    ours = next(c for c in spec["containers"] if c["name"] == Role.COORDINATOR.value)
-    nats = access(job, holder)
-    coordinators = {worker_protocol.NATS_CREDENTIALS, worker_protocol.NATS_JWT}
-    env = [variable for variable in ours["env"] if variable["name"] not in coordinators]
-    mounts = [mount for mount in ours["volumeMounts"] if mount["name"] != TOKEN_VOLUME]
-    volumes = [volume for volume in spec["volumes"] if volume["name"] != TOKEN_VOLUME]
-    if holder is Holder.RESTORER:
-        mounts = [_writable(mount, job) for mount in mounts]
-    ours = {**ours, "env": env, "volumeMounts": [*mounts, *nats.mounts]}
-    only = _sibling(ours, container, arguments, nats.variables)
-    # The workers' ServiceAccount is deleted when the job ends.
-    kept = {field: spec[field] for field in spec if field not in {"initContainers", "serviceAccountName"}}
-    return {**kept, "containers": [only], "volumes": [*volumes, *nats.volumes], "restartPolicy": "Never"}
-
-
-def _writable(mount: Manifest, job: ResolvedJob) -> Manifest:
-    """The mount without its protection, if it is one of the job's claims."""
-    claims = {storage.mount_path(claim) for claim in job.claims}
-    return mount if mount["mountPath"] not in claims else {k: v for k, v in mount.items() if k != "readOnly"}
-
-
-def _sibling(
+def sibling(
     container: Manifest, name: str, arguments: Sequence[str], credentials: Sequence[Manifest]
 ) -> Manifest:
     """A container with another command and the image, mounts and patches of a role's container."""
@@ -269,18 +249,15 @@ def _without_storage(container: Manifest, job: ResolvedJob) -> Manifest:
 
 
 def config_hash(job: ResolvedJob, role: Role, pool: PoolSpec | None = None) -> str:
-    """Digest of the fields that a role reads (`READS`) and of the folders of the job's files."""
+    """Digest of the fields that a role reads (`READS`), of the job's folders and, for a coordinator, of its sites."""
     config, spec = job.config, job.spec_values
     if pool is not None:
         spec = {**spec, "pool": pool.model_dump(mode="json", by_alias=True)}
-    read = {path: _at(spec, path.split(".")) for path in READS[role]}
-    return digest([read, config.uid, config.weights_uri, config.checkpoint_uri, config.trainer_log_uri])
-
-
-def _at(value: Any, path: Sequence[str]) -> Any:
-    for step in path:
-        value = value[step]
-    return value
+    read = {path: value_at(spec, path) for path in READS[role]}
+    values = [read, config.uid, config.weights_uri, config.checkpoint_uri, config.trainer_log_uri]
+    if role is Role.COORDINATOR and job.site_values:
+        values.append(job.site_values)
+    return digest(values)
 
 
 def config_map_manifest(metadata: Manifest, config: str) -> Manifest:

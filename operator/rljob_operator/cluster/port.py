@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from rljob_core.spec import RLJob, RLJobStatus
+from rljob_operator.cluster.gang_kinds import GangKind, qualified_kind
 
 Manifest = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ref:
-    """The kind, namespace and name of an object."""
+    """The kind, namespace and name of an object; the kind as `qualified_kind` says it."""
 
     kind: str
     namespace: str
@@ -35,7 +36,7 @@ class Ref:
     def of(cls, manifest: Mapping[str, Any]) -> Ref:
         """The reference to the object that a manifest describes."""
         metadata = manifest["metadata"]
-        return cls(manifest["kind"], metadata.get("namespace", "default"), metadata["name"])
+        return cls(qualified_kind(manifest), metadata.get("namespace", "default"), metadata["name"])
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
@@ -113,6 +114,9 @@ class Cluster(Protocol):
 
         Anybody can set a label: not all of these objects need be the job's.
         """
+
+    async def serves(self, kind: GangKind) -> bool:
+        """Whether the cluster has objects of that kind, as far as it is known: what was found is used for a while."""
 
     async def find(self, ref: Ref) -> Manifest | None:
         """The metadata of the object of that name, whoever's it is and whatever its labels; None if there is none."""

@@ -7,6 +7,7 @@ operator reads would differ from the one that it wrote.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from rljob_core.spec import (
     GROUP,
@@ -19,9 +20,13 @@ from rljob_core.spec import (
     RolloutPool,
     RolloutPoolSpec,
     RolloutPoolStatus,
+    Site,
+    SiteSpec,
+    SiteStatus,
 )
+from rljob_core.spec.base import Name
 from rljob_operator.cluster.port import Manifest
-from rljob_operator.crd.schema import Schema, structural
+from rljob_operator.crd.schema import RULES, Schema, structural
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +54,13 @@ _AGE = Column("Age", "date", ".metadata.creationTimestamp", "Time since it was c
 _REASON = '.status.conditions[?(@.type=="Ready")].reason'
 
 _JOB_COLUMNS = (
+    Column("Status", "string", ".status.state", "How it is: Ready, or why it is not."),
+    Column("Step", "string", ".status.progress", "Committed steps, of those in all."),
     Column("Mode", "string", ".spec.pipeline.mode", "How rollout and training overlap."),
-    Column("Step", "integer", ".status.step", "Committed steps."),
     Column("Version", "integer", ".status.policyVersion", "Newest committed version."),
     Column("Rollout", "string", ".status.rollout", "Engines ready / desired."),
     Column("Reward", "number", ".status.rewardMean", "Mean reward of the last step."),
     _AGE,
-    Column("Steps", "integer", ".spec.steps", "Steps in all.", wide=True),
     Column("Staleness", "integer", ".status.stalenessMax", "Largest staleness consumed.", wide=True),
     Column("Attempt", "integer", ".status.trainerAttempt", "Current attempt of the trainer.", wide=True),
     Column("Ranks", "integer", ".status.trainerRanks", "Training processes of the trainer.", wide=True),
@@ -67,6 +72,14 @@ _POOL_COLUMNS = (
     Column("Desired", "integer", ".spec.replicas", "Engines wanted."),
     Column("Ready", "integer", ".status.readyReplicas", "Engines that serve."),
     _AGE,
+)
+_SITE_COLUMNS = (
+    Column("Connected", "boolean", ".status.connected", "Whether the site's operator is heard."),
+    Column("Last-Beat", "date", ".status.lastBeat", "Time since it was last heard."),
+    Column("Outbox", "integer", ".status.outboxBytes", "Bytes that the hub has not taken yet."),
+    Column("Lag", "integer", ".status.mirrorLag", "Messages that the site's copies lack."),
+    _AGE,
+    Column("Domain", "string", ".spec.domain", "JetStream domain, unless it is the Site's name.", wide=True),
 )
 _SCALE = {
     "specReplicasPath": ".spec.replicas",
@@ -80,6 +93,13 @@ class _Metadata(ApiModel):
 
     name: JobName
     """The first part of its pods' host names."""
+
+
+class _SiteMetadata(ApiModel):
+    """What a Site is called."""
+
+    name: Name
+    """What a pool's datacenter says."""
 
 
 def crds() -> dict[str, Manifest]:
@@ -96,6 +116,16 @@ def crds() -> dict[str, Manifest]:
             columns=_POOL_COLUMNS,
             subresources={"status": {}, "scale": _SCALE},
         ),
+        "sites.yaml": _crd(
+            Site,
+            SiteSpec,
+            SiteStatus,
+            short="rlsite",
+            columns=_SITE_COLUMNS,
+            subresources={"status": {}},
+            metadata=_SiteMetadata,
+            scope="Cluster",
+        ),
     }
 
 
@@ -107,6 +137,8 @@ def _crd(
     short: str,
     columns: tuple[Column, ...],
     subresources: Manifest,
+    metadata: type[ApiModel] = _Metadata,
+    scope: Literal["Namespaced", "Cluster"] = "Namespaced",
 ) -> Manifest:
     kind = model.__name__
     plural = f"{kind.lower()}s"
@@ -123,9 +155,9 @@ def _crd(
                 "singular": kind.lower(),
                 "shortNames": [short],
                 # Not `rljob`: kubectl takes a category before a resource, and `get rljob NAME` would fail.
-                "categories": ["all", "rl"],
+                "categories": ["all", "rl"] if scope == "Namespaced" else ["rl"],
             },
-            "scope": "Namespaced",
+            "scope": scope,
             "versions": [
                 {
                     "name": VERSION,
@@ -133,16 +165,19 @@ def _crd(
                     "storage": True,
                     "subresources": subresources,
                     "additionalPrinterColumns": [column.manifest() for column in columns],
-                    "schema": {"openAPIV3Schema": _object_schema(model, spec, status)},
+                    "schema": {"openAPIV3Schema": _object_schema(model, spec, status, metadata)},
                 }
             ],
         },
     }
 
 
-def _object_schema(model: type[ApiModel], spec: type[ApiModel], status: type[ApiModel]) -> Schema:
+def _object_schema(
+    model: type[ApiModel], spec: type[ApiModel], status: type[ApiModel], metadata: type[ApiModel]
+) -> Schema:
     """Our spec and status; what else an object has is Kubernetes' own."""
     descriptions = {name: field.description for name, field in model.model_fields.items()}
+    rules = [{"rule": r.cel, "message": r.message, "fieldPath": f".{r.field}"} for r in model.rules]
     return {
         "description": model.__doc__,
         "type": "object",
@@ -151,8 +186,9 @@ def _object_schema(model: type[ApiModel], spec: type[ApiModel], status: type[Api
             "apiVersion": {"description": descriptions["api_version"], "type": "string"},
             "kind": {"description": descriptions["kind"], "type": "string"},
             # The name alone: Kubernetes knows the rest, and takes no other restriction.
-            "metadata": {"type": "object", "properties": structural(_Metadata)["properties"]},
+            "metadata": {"type": "object", "properties": structural(metadata)["properties"]},
             "spec": {**structural(spec), "description": descriptions["spec"]},
             "status": {**structural(status, defaults=False), "description": descriptions["status"]},
         },
+        **({RULES: rules} if rules else {}),
     }

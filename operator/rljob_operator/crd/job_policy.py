@@ -191,8 +191,9 @@ def _named(kind: MentionKind, node: Node, value: str, path: _Path, depth: int) -
             return f"({value} in {json.dumps(values)} ? {_NOTHING} : {path.followed_by('')})"
         case Only():
             return None
-        case Urls(depth=levels):
-            return _in_options(value, path, levels) if kind is MentionKind.SERVERS else None
+        case Urls(depth=levels, claims=claims):
+            wanted = kind is MentionKind.SERVERS or (claims and kind is MentionKind.CLAIMS)
+            return _in_options(kind, value, path, levels) if wanted else None
     inside = _inside(kind, node, value, path, depth)
     wrong = _NOTHING
     if kind is MentionKind.POD_TEMPLATE_FIELDS and path.begin and path.followed_by("") != "t.at":
@@ -260,12 +261,8 @@ def _alike(kind: MentionKind, fields: Mapping[str, Node]) -> list[tuple[list[str
     found: list[tuple[list[str], Node]] = []
     for field, node in fields.items():
         for names, other in found:
-            strings = (
-                kind is MentionKind.POD_TEMPLATE_FIELDS
-                and isinstance(node, Named)
-                and isinstance(other, Named)
-            )
-            if node == other or strings:
+            strings = isinstance(node, Named) and isinstance(other, Named)
+            if node == other or (strings and kind is MentionKind.POD_TEMPLATE_FIELDS):
                 names.append(field)
                 break
         else:
@@ -273,17 +270,19 @@ def _alike(kind: MentionKind, fields: Mapping[str, Node]) -> list[tuple[list[str
     return found
 
 
-def _in_options(value: str, path: _Path, depth: int) -> str:
-    one = f"{path.followed_by(' ')} + {value}"
-    url = f'({value}.startsWith("http://") || {value}.startsWith("https://"))'
-    if depth == 0:
-        in_list = in_map = path.followed_by(f" {TOO_DEEP}")
+def _in_options(kind: MentionKind, value: str, path: _Path, depth: int) -> str:
+    one, named = f"{path.followed_by(' ')} + {value}", f'{value}.startsWith("pvc://")'
+    in_list = in_map = path.followed_by(f" {TOO_DEEP}")  # a server and a claim, whatever it is
+    if kind is MentionKind.CLAIMS:
+        one = f'{one}.split("/")[2]'
     else:
+        named = f'({value}.startsWith("http://") || {value}.startsWith("https://"))'
+    if depth:
         item, key = f"item{depth}", f"key{depth}"
-        in_list = f'{value}.map({item}, {_in_options(item, path, depth - 1)}).join("\\n")'
-        in_map = f'{value}.map({key}, {_in_options(f"{value}[{key}]", path, depth - 1)}).join("\\n")'
+        in_list = f'{value}.map({item}, {_in_options(kind, item, path, depth - 1)}).join("\\n")'
+        in_map = f'{value}.map({key}, {_in_options(kind, f"{value}[{key}]", path, depth - 1)}).join("\\n")'
     return (
-        f"(type({value}) == string ? ({url} ? {one} : {_NOTHING}) : type({value}) == list ? {in_list} : "
+        f"(type({value}) == string ? ({named} ? {one} : {_NOTHING}) : type({value}) == list ? {in_list} : "
         f"type({value}) == map ? {in_map} : {_NOTHING})"
     )
 

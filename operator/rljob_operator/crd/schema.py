@@ -191,7 +191,15 @@ def _default_note(default: Any) -> str:
     return f" Default: {shown}."
 
 
-def _freeze(owner: Schema, name: str, *, because: str, instead: str, among: Sequence[str]) -> None:
+def _freeze(
+    owner: Schema,
+    name: str,
+    *,
+    because: str,
+    instead: str,
+    among: Sequence[str],
+    excepting: Sequence[str] = (),
+) -> None:
     """Let the API server keep a field as it was, or among values that may replace each other.
 
     Objects are frozen leaf by leaf: the message then names what was changed, and to the CEL of Kubernetes before 1.35
@@ -217,7 +225,7 @@ def _freeze(owner: Schema, name: str, *, because: str, instead: str, among: Sequ
         if among:
             same += f" || [self, oldSelf].all(it, it in [{', '.join(map(repr, among))}])"
         _add_rule(field, same, message, reason="FieldValueForbidden")
-    for below in field.get("properties", ()):
+    for below in (found for found in field.get("properties", ()) if found not in excepting):
         _freeze(field, below, because=because, instead=instead, among=among)
 
 

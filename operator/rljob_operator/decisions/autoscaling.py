@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
+from typing import Final
 
 from rljob_core import autoscale
 from rljob_core.autoscale import USUAL_START_SECONDS, ScaledPool, ScalerState, Scaling, ScalingGoal
@@ -22,7 +23,7 @@ from rljob_core.spec import AutoscaledPoolStatus, AutoscalingStatus, PoolSpec
 from rljob_operator.children.desired import engines
 from rljob_operator.decisions.observe import Observed
 
-SCALING_LIMITED = "ScalingLimited"
+SCALING_LIMITED: Final = "ScalingLimited"
 _DIGITS = 4
 
 
@@ -59,7 +60,7 @@ def autoscaled(observed: Observed, *, due: bool) -> Autoscaled:
     if not due and before is not None and all(pool.name in decided for pool in scaled):
         kept = {pool.name: pool.within_bounds(decided[pool.name]) for pool in internal}
         return Autoscaled(kept, before, None if internal else not_ours)
-    free = internal or scaled
+    free = internal or [pool for pool in scaled if not pool.scaled_at_site]
     pools = [_pool(observed, pool, decided, free=pool in free) for pool in observed.job.spec.rollout.pools]
     load = None if observed.metrics is None else observed.metrics.load
     state, scaling = autoscale.decide(_state(before), _goal(observed), pools, load, observed.now.timestamp())
@@ -82,7 +83,8 @@ def _decided(before: AutoscalingStatus | None, scaled: Sequence[PoolSpec]) -> di
 
 def _pool(observed: Observed, pool: PoolSpec, decided: Mapping[str, int], *, free: bool) -> ScaledPool:
     """A pool as it is; its number of engines is to be decided if it is `free`."""
-    existing = observed.pools.get(pool.name)
+    existing, at_site = observed.pools.get(pool.name), observed.site_pools.get(pool.name)
+    unheard = at_site is not None and at_site.is_unheard
     wanted = decided.get(pool.name) if free else None
     if wanted is None and existing is not None:
         wanted = engines(existing)
@@ -100,12 +102,26 @@ def _pool(observed: Observed, pool: PoolSpec, decided: Mapping[str, int], *, fre
         least=least,
         most=most,
         wanted=wanted,
-        ready=sum(deployed.ready for deployed in observed.deployed if deployed.pool == pool.name),
+        ready=0 if unheard else sum(d.ready for d in observed.deployed if d.pool == pool.name),
         interruptions=pool.interruptions_per_hour,
         start_seconds=min(started, default=USUAL_START_SECONDS),
         late_seconds=_late_seconds(observed, pool.name),
         unscheduled_seconds=max(((observed.now - since).total_seconds() for since in waiting), default=0.0),
+        unheard=unheard,
     )
+
+
+def scaled_at_sites(observed: Observed) -> dict[str, int]:
+    """Engines by name, of the pools that are scaled at their sites and of which that is known."""
+    found: dict[str, int] = {}
+    for pool in observed.job.spec.rollout.pools:
+        existing, at_site = observed.pools.get(pool.name), observed.site_pools.get(pool.name)
+        if not pool.scaled_at_site or existing is None or at_site is None:
+            continue
+        wanted = at_site.wanted(existing["metadata"].get("uid", ""))
+        if wanted is not None:
+            found[pool.name] = wanted
+    return found
 
 
 def _late_seconds(observed: Observed, pool: str) -> float:

@@ -3,17 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal
 
 from rljob_core.spec import ConditionStatus, RLJobStatus
 from rljob_operator.decisions.observe import Observed
 
+ConditionKind = Literal[
+    "Ready",
+    "Suspended",
+    "Reconciling",
+    "Stalled",
+    "Succeeded",
+    "Failed",
+    "TrainerStarved",
+    "RolloutStarved",
+    "TrainerReduced",
+    "GangScheduled",
+    "ScalingLimited",
+    "SitesHeldBack",
+    "ModelReady",
+    "OptimizerReset",
+    "SamplesLost",
+    "TrackerDegraded",
+]
+"""Types of the conditions that the operator writes."""
+HEALTHY: Mapping[ConditionKind, bool] = MappingProxyType(
+    {
+        "Ready": True,
+        "Suspended": False,
+        "Reconciling": False,
+        "Stalled": False,
+        "Succeeded": False,
+        "Failed": False,
+        "TrainerStarved": False,
+        "RolloutStarved": False,
+        "TrainerReduced": False,
+        "GangScheduled": True,
+        "ScalingLimited": False,
+        "SitesHeldBack": False,
+        "ModelReady": True,
+        "OptimizerReset": False,
+        "SamplesLost": False,
+        "TrackerDegraded": False,
+    }
+)
+"""Whether each holds while a job trains and nothing is wrong with it."""
 ConditionValue = tuple[bool, str, str]
 """Whether a condition holds, its reason and its message."""
 
 
 def conditions(
-    observed: Observed, status: RLJobStatus, values: Mapping[str, ConditionValue]
+    observed: Observed, status: RLJobStatus, values: Mapping[ConditionKind, ConditionValue]
 ) -> list[ConditionStatus]:
     """The given conditions, in their order, followed by the others of `status`.
 

@@ -1,8 +1,8 @@
 """`status.cost`: what a job's engines cost, by the prices of their pools.
 
-An engine costs from the moment its pod is on a node until the pod is gone. Between two looks, engines are taken to have
-cost what they cost at the first of them. Tokens of steps that nobody reported, because no operator ran, are taken to be
-as many as those of other steps.
+An engine costs from the moment its pod is on a node until the pod is gone; at a site, while the site reports the pod.
+Between two looks, engines are taken to have cost what they cost at the first of them. Tokens of steps that nobody
+reported, because no operator ran, are taken to be as many as those of other steps.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ def cost(observed: Observed) -> CostStatus | None:
         for pod in observed.pods
         if pod.role is Role.ROLLOUT
         and not (pod.trouble is not None and pod.trouble.reason == "Unschedulable")
+    )
+    per_hour += sum(
+        prices.get(name, 0.0) * pool.get("status", {}).get("replicas", 0)
+        for name, pool in observed.pools.items()
+        if observed.site_of(pool) is not None
     )
     step = observed.status.step if observed.metrics is None else observed.metrics.step
     before = before or CostStatus(step=step)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from rljob_core.faults import NATS_SERVER, Fault, fault_of_words
 from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator import names
+from rljob_operator.children import storage
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.resolved_job import checkpoint_uri
 from rljob_operator.decisions.conditions import condition
@@ -65,4 +66,6 @@ def _another_job(status: RLJobStatus, job: RLJob, defaults: ClusterDefaults) -> 
     folder = checkpoint_uri(job, defaults)
     if not status.step or not folder:
         return "create another job"
-    return f"create another job; with spec.model.uri={folder}/latest it begins with the newest checkpoint of this one"
+    # Nothing leads from one name to another in an object store.
+    newest = "step-…, its newest," if folder.startswith(storage.OBJECT_STORES) else "latest"
+    return f"create another job; with spec.model.uri={folder}/{newest} it begins with the newest checkpoint of this one"

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from rljob_core.spec import ConditionStatus, RLJob, RLJobStatus, ineffective_fields
+from rljob_core.spec import ConditionStatus, RLJob, RLJobStatus
 from rljob_operator.cluster.port import Event
 from rljob_operator.decisions.conditions import condition
+from rljob_operator.decisions.site_conditions import HELD_BACK
+from rljob_operator.decisions.tracker_conditions import DEGRADED
 from rljob_operator.decisions.trainer_size import REDUCED
 from rljob_operator.names import Role
 
 _ANNOUNCED = {"Suspended", "Succeeded", "Failed", "Stalled"}
-_WARNINGS = {"Failed", "Stalled", "OptimizerReset", "ScalingLimited"}
+_WARNINGS = {"Failed", "Stalled", "OptimizerReset", "SamplesLost", "ScalingLimited", HELD_BACK, DEGRADED}
 # Reasons for not being Ready that need no event: a job that starts, stops or trains.
 _ROUTINE = {"Training", "SuspendedByUser", *(f"{role.value.capitalize()}NotReady" for role in Role)}
 
@@ -25,19 +27,6 @@ def events(before: RLJobStatus, after: RLJobStatus) -> tuple[Event, ...]:
         *_coordinator(before, after),
         *_pools(before, after),
     )
-
-
-def field_warnings(job: RLJob, before: RLJobStatus) -> tuple[Event, ...]:
-    """A warning for every field without effect that the job sets, once per generation of the job.
-
-    Args:
-        job: the job, with its generation.
-        before: the status that was written last.
-    """
-    if before.observed_generation == job.metadata.generation:
-        return ()
-    found = ineffective_fields(job)
-    return tuple(Event("Warning", "FieldHasNoEffect", f"{path} {reason}") for path, reason in found)
 
 
 def rules_warning(job: RLJob, before: RLJobStatus, warning: str) -> tuple[Event, ...]:

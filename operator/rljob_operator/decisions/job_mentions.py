@@ -57,7 +57,7 @@ def _of(node: Node, value: Any, path: str, below: str) -> Iterator[Mention]:
         case StorageUri() if isinstance(value, str):
             yield from _of_place(value, path)
         case Urls():
-            yield from _of_options(value, path, node.depth)
+            yield from _of_options(value, path, node.depth, claims=node.claims)
         case Keys(kind=kind) if isinstance(value, dict):
             for key in value:
                 yield Mention(kind, path, key)
@@ -98,13 +98,17 @@ def _of_place(uri: str, path: str) -> Iterator[Mention]:
         yield Mention(MentionKind.SERVERS, path, uri)
 
 
-def _of_options(value: Any, path: str, depth: int) -> Iterator[Mention]:
+def _of_options(value: Any, path: str, depth: int, *, claims: bool) -> Iterator[Mention]:
     if isinstance(value, str) and value.startswith(("http://", "https://")):
         yield Mention(MentionKind.SERVERS, path, value)
+    elif claims and isinstance(value, str) and value.startswith("pvc://"):
+        yield from _of_place(value, path)
     elif isinstance(value, dict | list):
         parts = value.values() if isinstance(value, dict) else value
         if depth == 0:
             yield Mention(MentionKind.SERVERS, path, TOO_DEEP)
+            if claims:
+                yield Mention(MentionKind.CLAIMS, path, TOO_DEEP)
         else:
             for part in parts:
-                yield from _of_options(part, path, depth - 1)
+                yield from _of_options(part, path, depth - 1, claims=claims)

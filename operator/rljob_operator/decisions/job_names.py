@@ -40,7 +40,7 @@ _PROBE = template(
     "terminationGracePeriodSeconds", **_HANDLERS,
 )  # fmt: skip
 _HANDLER = template(**_HANDLERS)
-_RESOURCES = template("limits", "requests")
+_RESOURCES = template("limits", "requests", claims=Items(template("name", "request")))
 _SECCOMP = template(type=Only(("RuntimeDefault",)))
 _CONTAINER = template(
     "name", "command", "args", "workingDir", "volumeMounts", "volumeDevices", "imagePullPolicy", "restartPolicy",
@@ -102,6 +102,13 @@ POD_TEMPLATE = template(
         automountServiceAccountToken=_OFF,
         priorityClassName=Named(MentionKind.PRIORITY_CLASSES),
         runtimeClassName=Named(MentionKind.RUNTIME_CLASSES),
+        resourceClaims=Items(
+            template(
+                "name",
+                resourceClaimName=Named(MentionKind.DEVICE_CLAIMS),
+                resourceClaimTemplateName=Named(MentionKind.DEVICE_CLAIMS),
+            )
+        ),
         nodeSelector=Keys(MentionKind.NODE_LABELS),
         affinity=template(
             nodeAffinity=template(
@@ -137,7 +144,7 @@ SPEC = fields(
     "managedBy",  # who else reconciles the job, with rights of its own
     image=Named(MentionKind.IMAGES),
     imagePullSecrets=Items(Named(MentionKind.SECRETS)),
-    model=fields(uri=StorageUri(), credentialsSecret=Named(MentionKind.SECRETS)),
+    model=fields(uri=StorageUri(), cache=StorageUri(), credentialsSecret=Named(MentionKind.SECRETS)),
     data=_DATA,
     evaluation=fields(data=_DATA),
     # Functions, losses, engines, environments and backends are code of the image, and run in the job's own pods.
@@ -146,7 +153,7 @@ SPEC = fields(
     rollout=fields(
         engine=fields("name", options=Urls()),
         lengthPredictor=fields("name", "options"),
-        environment=fields("name", "options"),
+        environment=fields("name", "options", image=Named(MentionKind.IMAGES), template=POD_TEMPLATE),
         sampling=fields(stop=Items(FREE)),
         autoscaling=fields("budgetPerHour"),
         pools=Items(
@@ -156,7 +163,15 @@ SPEC = fields(
     trainer=fields("backend", "options", checkpoint=fields(uri=StorageUri()), template=POD_TEMPLATE),
     coordinator=fields(template=POD_TEMPLATE),
     weights=fields(uri=StorageUri()),
-    trackers=Items(FREE),
+    # Trackers' pods reach servers that the options need not name: the name of a tracker counts as theirs.
+    trackers=Items(
+        fields(
+            name=Named(MentionKind.SERVERS),
+            image=Named(MentionKind.IMAGES),
+            options=Urls(claims=True),
+            credentialsSecret=Named(MentionKind.SECRETS),
+        )
+    ),
     nats=fields(url=Named(MentionKind.SERVERS, separator=","), credentialsSecret=Named(MentionKind.SECRETS)),
     networking=fields(
         egress=Items(fields(cidr=Named(MentionKind.SERVERS), namespace=Named(MentionKind.SERVERS)))

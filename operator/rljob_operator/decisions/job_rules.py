@@ -32,6 +32,7 @@ WORDS: Mapping[MentionKind, str] = {
     MentionKind.SERVICE_ACCOUNTS: "name these ServiceAccounts",
     MentionKind.PRIORITY_CLASSES: "name these PriorityClasses",
     MentionKind.RUNTIME_CLASSES: "name these RuntimeClasses",
+    MentionKind.DEVICE_CLAIMS: "name these ResourceClaims and ResourceClaimTemplates",
     MentionKind.NODE_LABELS: "choose nodes by these labels",
     MentionKind.TAINTS: "tolerate these taints",
     MentionKind.SERVERS: "name these servers and networks",

@@ -18,6 +18,8 @@ class MentionKind(StrEnum):
     SERVICE_ACCOUNTS = "serviceAccounts"
     PRIORITY_CLASSES = "priorityClasses"
     RUNTIME_CLASSES = "runtimeClasses"
+    DEVICE_CLAIMS = "deviceClaims"
+    """ResourceClaims and ResourceClaimTemplates, of dynamic resource allocation."""
     NODE_LABELS = "nodeLabels"
     TAINTS = "taints"
     SERVERS = "servers"
@@ -56,10 +58,13 @@ class Urls:
     """Free-form options, of which strings that begin with http:// or https:// name servers.
 
     Attributes:
-        depth: how many lists and maps are looked into; what is deeper counts as a server of the name `TOO_DEEP`.
+        depth: how many lists and maps are looked into; what is deeper counts as a server of the name `TOO_DEEP`, and
+            as such a claim where there are `claims`.
+        claims: whether strings that begin with pvc:// name claims.
     """
 
     depth: int = 3
+    claims: bool = False
 
 
 TOO_DEEP = "(nested too deep)"

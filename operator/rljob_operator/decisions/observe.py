@@ -8,19 +8,26 @@ from datetime import datetime
 from enum import Enum
 from types import MappingProxyType
 
-from rljob_core.autoscale import TrainingLoad
-from rljob_core.messages import StepMetrics
-from rljob_core.spec import PipelineStatus, RLJob, RLJobStatus
+from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator import names
+from rljob_operator.children.desired import engines
+from rljob_operator.children.queue_admission import QueueAdmission
+from rljob_operator.cluster.gang_kinds import GangKind
+from rljob_operator.cluster.node_notices import NodeNotice
 from rljob_operator.cluster.port import Manifest, Ref
+from rljob_operator.decisions.job_metrics import JobMetrics
 from rljob_operator.decisions.ownership import sort_out
 from rljob_operator.decisions.pods import Pod, Trouble, read_pod
+from rljob_operator.decisions.site_reports import SitePool
 from rljob_operator.names import Role
+
+ENGINES_NOT_READY = "EnginesNotReady"
+"""Reason of a RolloutPool's condition `Ready` for as long as nothing but time is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """The Deployment of a role or of a pool."""
+    """The Deployment of a role or of a pool; of a pool at a site, what the site has reported of it."""
 
     role: Role
     pool: str | None
@@ -31,6 +38,11 @@ class Deployed:
     """Whether the Deployment controller has observed the newest spec."""
     trouble: Trouble | None = None
     """Why it cannot create its pods; None if it can."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether all of its pods are ready, and of the newest spec."""
+        return self.current and self.ready == self.updated == self.replicas
 
 
 class GangState(Enum):
@@ -50,6 +62,8 @@ class Gang:
         uncreated: pods of these that it cannot create, unless one has failed.
         failures: number of failed attempts before it.
         config_hash: digest of what the Job was rendered from.
+        kind: the kind of object by which its pods are placed together; None if each is placed by itself.
+        asked: `trainer.gang` of the job when the Job was made; empty for one of an earlier release.
         terminating: whether the Job is being deleted.
         began: when it was started, if that is known.
         ended: when it failed or completed.
@@ -65,52 +79,8 @@ class Gang:
     began: datetime | None
     ended: datetime | None
     message: str
-
-
-@dataclass(frozen=True, slots=True)
-class JobMetrics:
-    """A job's progress as its workers report it.
-
-    Attributes:
-        trainer_waiting: share of its time for which the trainer waited for trajectories, over the last steps.
-        engines_idle: share of the engines' slots that had nothing to do, over the last steps.
-        pipeline: the pipeline that the coordinator says is in force.
-        stream_bytes: that the trajectory stream would have to hold, if the coordinator may not enlarge it itself.
-        optimizer_reset: why the optimizer continued with an older or a fresh state; empty if it did not.
-        attempt: the trainer's, which may be one before the status's.
-        step_attempt: the trainer's that committed the newest step; 0 if none has since this operator started.
-        load: how fast the trainer and the engines are.
-    """
-
-    step: int = 0
-    policy_version: int = 0
-    reward_mean: float | None = None
-    staleness_max: int | None = None
-    staleness_mean: float | None = None
-    tokens_per_second: float | None = None
-    writer_epoch: int = 0
-    trainer_waiting: float | None = None
-    engines_idle: float | None = None
-    pipeline: PipelineStatus | None = None
-    stream_bytes: int = 0
-    optimizer_reset: str = ""
-    attempt: int = 0
-    step_attempt: int = 0
-    load: TrainingLoad | None = None
-
-
-def pipeline_in_force(line: StepMetrics) -> PipelineStatus | None:
-    """The pipeline that a line of the coordinator's metrics reports; None if the line has none."""
-    reported = line.pipeline
-    if reported is None:
-        return None
-    return PipelineStatus(
-        mode=reported.mode,
-        max_staleness=reported.max_staleness,
-        inflight=reported.inflight,
-        from_step=reported.step,
-        message=line.pipeline_refused,
-    )
+    kind: GangKind | None = None
+    asked: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +90,11 @@ class Observed:
     Attributes:
         children: manifests of all children except pods.
         strangers: manifests of the objects with the job's label that are not the job's.
+        site: the site whose operator observes; None at the hub, which has the RLJob.
+        site_pools: what is known of the job's pools that are at sites, by pool; at the hub alone.
         keeps_log: whether the job's pods are those of a cluster, which has their logs while they exist.
+        notices: by name, the nodes that are about to be taken away.
+        admission: what the queue says that the job waits in; None if it waits in none.
         now: the time of observation, with its time zone.
         metrics: the job's newest metrics; None if there are none yet.
         outage: why something that all jobs need, such as the NATS server, is unavailable; None if it is available.
@@ -137,6 +111,25 @@ class Observed:
     outage: Trouble | None = None
     strangers: Mapping[Ref, Manifest] = field(default_factory=lambda: MappingProxyType({}))
     keeps_log: bool = False
+    notices: Mapping[str, NodeNotice] = field(default_factory=lambda: MappingProxyType({}))
+    site: str | None = None
+    site_pools: Mapping[str, SitePool] = field(default_factory=lambda: MappingProxyType({}))
+    admission: QueueAdmission | None = None
+
+    def site_of(self, pool: Manifest) -> str | None:
+        """The site at which a RolloutPool's engines are; None if they are in this cluster."""
+        return _site_of(pool, self.site)
+
+    @property
+    def lost_sites(self) -> tuple[str, ...]:
+        """Sites of the job's pools that count as lost, or have been away for longer than their grace."""
+        found = self.site_pools.values()
+        return tuple(sorted({pool.site for pool in found if pool.lost or pool.away is not None}))
+
+    @property
+    def has_run(self) -> bool:
+        """Whether the job has ever had a trainer or engines."""
+        return bool(self.status.trainer_attempt or self.gangs or self.pools)
 
     @property
     def at_work(self) -> bool:
@@ -180,24 +173,42 @@ def summarize(
     metrics: JobMetrics | None = None,
     outage: Trouble | None = None,
     keeps_log: bool = False,
+    site_pools: Mapping[str, SitePool] = MappingProxyType({}),
+    site: str | None = None,
+    notices: Mapping[str, NodeNotice] = MappingProxyType({}),
+    admission: QueueAdmission | None = None,
 ) -> Observed:
     """What the manifests of the objects with a job's label say; of `controllers`, whose the pods are."""
-    owned = sort_out(job, manifests, controllers, now=now)
+    owned = sort_out(job, manifests, controllers, now=now, site=site)
     children = owned.children
-    of_kind = {kind: [m for r, m in children.items() if r.kind == kind] for kind in ("Deployment", "Job")}
+    kinds = ("Deployment", "Job", "RolloutPool")
+    of_kind = {kind: [m for r, m in children.items() if r.kind == kind] for kind in kinds}
+    elsewhere = [pool for pool in of_kind["RolloutPool"] if _site_of(pool, site) is not None]
     return Observed(
         job=job,
         status=status,
         children=MappingProxyType(children),
         pods=tuple(read_pod(manifest, now) for manifest in owned.pods),
-        deployed=tuple(_deployed(manifest) for manifest in of_kind["Deployment"]),
+        deployed=(
+            *map(_deployed, of_kind["Deployment"]),
+            *(_deployed_at_site(pool, site_pools.get(pool["spec"]["pool"])) for pool in elsewhere),
+        ),
         gangs=tuple(_gang(manifest) for manifest in of_kind["Job"]),
         now=now,
         metrics=metrics,
         outage=outage,
         strangers=MappingProxyType(owned.strangers),
         keeps_log=keeps_log,
+        site_pools=site_pools,
+        site=site,
+        notices=notices,
+        admission=admission,
     )
+
+
+def _site_of(pool: Manifest, here: str | None) -> str | None:
+    site = names.managing_site(pool.get("spec", {}).get("managedBy"))
+    return None if site == here else site
 
 
 def _deployed(manifest: Manifest) -> Deployed:
@@ -217,6 +228,26 @@ def _deployed(manifest: Manifest) -> Deployed:
             ),
             None,
         ),
+    )
+
+
+def _deployed_at_site(pool: Manifest, known: SitePool | None) -> Deployed:
+    """The engines of a RolloutPool that the operator of a site runs; before its reports are read, by the status."""
+    spec, status = pool["spec"], pool.get("status", {})
+    if known is not None:
+        status = {**status, **known.counts(pool["metadata"].get("uid", ""))}
+    ready = next((c for c in status.get("conditions", []) if c["type"] == "Ready"), None)
+    trouble = None
+    if ready is not None and ready["status"] != "True" and ready["reason"] != ENGINES_NOT_READY:
+        trouble = Trouble(ready["reason"], f"pool {spec['pool']}: {ready.get('message', '')}")
+    return Deployed(
+        role=Role.ROLLOUT,
+        pool=spec["pool"],
+        replicas=engines(pool),
+        ready=status.get("readyReplicas", 0),
+        updated=status.get("replicas", 0),
+        current=status.get("observedGeneration") == pool["metadata"].get("generation"),
+        trouble=trouble,
     )
 
 
@@ -240,6 +271,8 @@ def _gang(manifest: Manifest) -> Gang:
         began=None if began is None else datetime.fromisoformat(began),
         ended=ended,
         message=message,
+        kind=GangKind(kind) if (kind := metadata["annotations"].get(names.GANG)) in set(GangKind) else None,
+        asked=metadata["annotations"].get(names.GANG_ASKED, ""),
     )
 
 

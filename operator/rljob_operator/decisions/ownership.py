@@ -3,6 +3,7 @@
 | object | is the job's if |
 |---|---|
 | any child of the job | its controller has the uid of the job |
+| a RolloutPool, at a site | it has no controller, and was made from the hub's for this site |
 | a child of a RolloutPool | its controller has the uid of a RolloutPool whose controller has the uid of the job |
 | a trainer's pod | its controller has the uid of the job's own Job for the attempt |
 | another worker's pod | its controller is a ReplicaSet, and that one's the job's own Deployment for the role, by uid |
@@ -47,7 +48,12 @@ class Owned:
 
 
 def sort_out(
-    job: RLJob, manifests: Sequence[Manifest], controllers: Sequence[Manifest] = (), *, now: datetime
+    job: RLJob,
+    manifests: Sequence[Manifest],
+    controllers: Sequence[Manifest] = (),
+    *,
+    now: datetime,
+    site: str | None = None,
 ) -> Owned:
     """Tell the job's own objects from others that have its label.
 
@@ -56,10 +62,15 @@ def sort_out(
         manifests: of the objects with its label.
         controllers: those of `controllers_to_find` that exist.
         now: the time of observation.
+        site: at which this is, where the job's RolloutPools have no owner; None at the hub.
     """
     others = {Ref.of(manifest): manifest for manifest in manifests if manifest["kind"] not in _NO_CHILDREN}
     uid = job.metadata.uid or ""
-    children = {ref: manifest for ref, manifest in others.items() if controller_uid(manifest) == uid}
+    children = {
+        ref: manifest
+        for ref, manifest in others.items()
+        if (controller_uid(manifest) == uid if site is None else is_site_pool(manifest, site))
+    }
     ours = {m["metadata"]["uid"] for ref, m in children.items() if ref.kind == "RolloutPool"}
     pools = {m["metadata"].get("uid") for ref, m in others.items() if ref.kind == "RolloutPool"}
     for ref, manifest in others.items():
@@ -90,6 +101,16 @@ def sort_out(
         children=children,
         pods=tuple(manifest for manifest in manifests if manifest["kind"] == "Pod" and counts(manifest)),
         strangers={ref: manifest for ref, manifest in others.items() if ref not in children},
+    )
+
+
+def is_site_pool(manifest: Manifest, site: str) -> bool:
+    """Whether an object is a RolloutPool that the operator of that site has made from the hub's."""
+    return (
+        manifest["kind"] == "RolloutPool"
+        and controller(manifest) is None
+        and names.HUB_UID in manifest["metadata"].get("annotations", {})
+        and names.managing_site(manifest["spec"].get("managedBy")) == site
     )
 
 
@@ -163,7 +184,7 @@ def _workload(job: str, pod: Manifest) -> Ref | None:
     if attempt is not None or owner["kind"] != "ReplicaSet":
         return None
     name, _, _hash = owner["name"].rpartition("-")
-    named = Ref("Deployment", namespace, names.child(job, Role(role), labels.get(names.LABEL_POOL)))
+    named = Ref("Deployment", namespace, names.child(job, Role(role), names.part(labels)))
     return named if name == named.name else None
 
 

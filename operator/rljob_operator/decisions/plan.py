@@ -2,7 +2,8 @@
 
 * Objects that differ are applied. Objects that are no longer desired are deleted, one role at a time in the order of
   `Role`, so that a trainer can save its checkpoint while the coordinator still answers it.
-* A Secret is created once and never changed. So is a Job, and only when nothing of another attempt is left.
+* A Secret and the object of a gang are created once and never changed. So is a Job, and only when nothing of another
+  attempt is left.
 * Each change and each deletion names the uid of the observed object: another object that has taken its name is left
   alone. An object that was not observed is only created.
 * Objects that are being deleted are waited for, except pods on lost nodes, whose end nothing would ever report.
@@ -18,6 +19,7 @@ from typing import Any
 
 from rljob_operator import names
 from rljob_operator.children.templates import MERGE_KEYS
+from rljob_operator.cluster.gang_kinds import QUALIFIED_GANG_KINDS
 from rljob_operator.cluster.port import Manifest, Ref
 from rljob_operator.decisions.observe import Observed
 from rljob_operator.names import Role
@@ -60,6 +62,7 @@ class Annotate:
 
 ClusterAction = Apply | Delete | ForceDelete | Annotate
 
+_NEVER_CHANGED = {"Job", "Secret", *QUALIFIED_GANG_KINDS}
 # Kubernetes rewrites quantities (1000m → 1), so changes of these fields are found by the digest of the manifest alone.
 _QUANTITIES = {"limits", "requests", "sizeLimit"}
 
@@ -112,7 +115,7 @@ def _applications(observed: Observed, wanted: Mapping[Ref, Manifest]) -> list[Ap
             ):
                 continue
             actions.append(Apply(manifest, "missing"))
-        elif "deletionTimestamp" in current["metadata"] or ref.kind in {"Job", "Secret"}:
+        elif "deletionTimestamp" in current["metadata"] or ref.kind in _NEVER_CHANGED:
             continue
         elif _applied(current) != _applied(manifest):
             actions.append(Apply(_if_still(manifest, current), "changed"))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 from rljob_core import worker_protocol
 from rljob_core.words import end_in_words, last_words
 from rljob_operator import names
+from rljob_operator.cluster.node_notices import Toleration
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import Role
 
@@ -19,6 +23,7 @@ _OVERDUE = timedelta(seconds=30)
 _SCHEDULING_TIME = timedelta(seconds=6)
 _UNSCHEDULABLE = "Unschedulable"
 _NO_IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
+_REVISION = re.compile(r"[0-9a-f]{7,64}")
 _NO_MESSAGE = "it gave no message: see its log"
 _NO_CONTAINER = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 
@@ -77,6 +82,19 @@ class Unschedulable:
 
 
 @dataclass(frozen=True, slots=True)
+class PodFetch:
+    """The init container that downloads.
+
+    Attributes:
+        done: whether it has downloaded all.
+        revisions: of what it has downloaded, by name and `uri_digest` of its URI.
+    """
+
+    done: bool
+    revisions: Mapping[tuple[str, str], str]
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """A worker's pod.
 
@@ -86,11 +104,14 @@ class Pod:
         ready_since: when it was last found ready; None if it is not, or of a local process.
         scheduled: whether it has a node.
         scheduled_at: when it got one; None if it has none, or of a local process.
+        node: the name of its node; None if it has none, or of a local process.
         unschedulable: that the scheduler finds no node for it; None if it does, or has not looked yet.
         doubtful_until: until when it is normal that the pod is not scheduled yet; None if it is scheduled, or late.
         lost: whether it is being deleted and its node no longer reports it.
         uid: the uid of the object; None of a local process.
         start_seconds: from its creation until it was last found ready; None if it is not, or of a local process.
+        tolerations: of taints of nodes.
+        fetch: None of a pod that downloads nothing.
     """
 
     name: str
@@ -105,11 +126,14 @@ class Pod:
     ready_since: datetime | None = None
     scheduled: bool = False
     scheduled_at: datetime | None = None
+    node: str | None = None
     unschedulable: Unschedulable | None = None
     doubtful_until: datetime | None = None
     lost: bool = False
     uid: str | None = None
     start_seconds: float | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    fetch: PodFetch | None = None
 
 
 def read_pod(manifest: Manifest, now: datetime) -> Pod:
@@ -133,11 +157,14 @@ def read_pod(manifest: Manifest, now: datetime) -> Pod:
         ready_since=_holds_since(conditions, "Ready"),
         scheduled=_holds(conditions, "PodScheduled"),
         scheduled_at=_holds_since(conditions, "PodScheduled"),
+        node=manifest.get("spec", {}).get("nodeName"),
         unschedulable=_unschedulable(conditions),
         doubtful_until=doubtful,
         lost=_lost(metadata, conditions, now),
         uid=metadata.get("uid"),
         start_seconds=_start_seconds(metadata, conditions),
+        tolerations=tuple(map(Toleration.read, manifest.get("spec", {}).get("tolerations") or ())),
+        fetch=_fetch(manifest.get("spec", {}), status),
     )
 
 
@@ -189,6 +216,30 @@ def _end(status: Manifest, role: str) -> PodExit | None:
             if end is not None and (containers == "containerStatuses" or end["exitCode"] != 0):
                 return PodExit(end["exitCode"], end.get("message", ""))
     return None
+
+
+def _fetch(spec: Manifest, status: Manifest) -> PodFetch | None:
+    name = worker_protocol.FETCH_MODEL
+    if all(container["name"] != name for container in spec.get("initContainers") or ()):
+        return None
+    found: Manifest = next((c for c in status.get("initContainerStatuses", []) if c["name"] == name), {})
+    end = found.get("state", {}).get("terminated", {})
+    done = end.get("exitCode") == 0
+    return PodFetch(done, _revisions(end.get("message", "")) if done else {})
+
+
+def _revisions(message: str) -> dict[tuple[str, str], str]:
+    """What the container says; nothing if it is no message of ours."""
+    if not message.startswith(worker_protocol.FETCHED):
+        return {}
+    with suppress(ValueError, TypeError):
+        rows = json.loads(message.removeprefix(worker_protocol.FETCHED))
+        return {
+            (str(name), str(uri_digest)): revision
+            for name, uri_digest, revision in rows
+            if isinstance(revision, str) and _REVISION.fullmatch(revision)
+        }
+    return {}
 
 
 def _trouble(status: Manifest, conditions: dict[str, Any], end: PodExit | None) -> Trouble | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from rljob_core.spec import API_VERSION
+from rljob_core.spec import API_VERSION, PoolStatus
 from rljob_operator import names
 from rljob_operator.children.desired import engines
 from rljob_operator.cluster.port import Manifest, Ref
-from rljob_operator.decisions.observe import Observed
+from rljob_operator.decisions.observe import ENGINES_NOT_READY, Observed
 from rljob_operator.names import Role
 
 
@@ -17,26 +17,29 @@ def pool_statuses(observed: Observed) -> tuple[Manifest, ...]:
     found = []
     for name, pool in observed.pools.items():
         metadata = pool["metadata"]
-        deployment = observed.children.get(Ref("Deployment", metadata["namespace"], metadata["name"]), {})
-        counts = deployment.get("status", {})
+        site = observed.site_of(pool)
+        known_of_site = observed.site_pools.get(name)
+        if site is not None and known_of_site is None:
+            continue  # reports have not been read yet: what the status says may be true
+        uid = metadata.get("uid", "")
+        status: Manifest = _counts(observed, pool) if known_of_site is None else {**known_of_site.counts(uid)}
         selector = names.identity(pool["spec"]["job"], Role.ROLLOUT, name)
-        known = pool.get("status", {})
-        status = {
-            "observedGeneration": metadata.get("generation", 0),
-            "replicas": counts.get("replicas", 0),
-            "readyReplicas": counts.get("readyReplicas", 0),
-            "selector": ",".join(f"{label}={value}" for label, value in sorted(selector.items())),
-        }
+        status["selector"] = ",".join(f"{label}={value}" for label, value in sorted(selector.items()))
         wanted = engines(pool)
-        facts = {"Ready": _ready(observed, name, wanted, status), "ScalingLimited": _limited(pool, wanted)}
+        if known_of_site is None:
+            ready = _ready(observed, name, wanted, status)
+        else:
+            ready = known_of_site.facts(metadata.get("generation", 0), uid)
+        facts = {"Ready": ready, "ScalingLimited": _limited(pool, wanted)}
+        known = pool.get("status", {})
         status["conditions"] = [
             {
                 "type": kind,
-                "status": str(holds),
+                "status": holds,
                 "reason": reason,
                 "message": message,
                 "observedGeneration": status["observedGeneration"],
-                "lastTransitionTime": _since(known, kind, str(holds)) or _text(observed.now),
+                "lastTransitionTime": _since(known, kind, holds) or _text(observed.now),
             }
             for kind, (holds, reason, message) in facts.items()
         ]
@@ -48,30 +51,44 @@ def pool_statuses(observed: Observed) -> tuple[Manifest, ...]:
     return tuple(found)
 
 
-_Facts = tuple[bool, str, str]
-"""Whether a condition is true, its reason and its message."""
+def _counts(observed: Observed, pool: Manifest) -> Manifest:
+    """The counts of a pool in this cluster, by its Deployment."""
+    metadata = pool["metadata"]
+    deployment = observed.children.get(Ref("Deployment", metadata["namespace"], metadata["name"]), {})
+    counts = deployment.get("status", {})
+    return {
+        "observedGeneration": metadata.get("generation", 0),
+        "replicas": counts.get("replicas", 0),
+        "readyReplicas": counts.get("readyReplicas", 0),
+    }
+
+
+_Facts = tuple[str, str, str]
+"""A condition's status, its reason and its message."""
 
 
 def _ready(observed: Observed, pool: str, wanted: int, status: Manifest) -> _Facts:
     """The condition `Ready`: whether all wanted engines serve, else why not."""
     if status["readyReplicas"] >= wanted:
-        return True, "EnginesServe", ""
+        return "True", "EnginesServe", ""
     troubles = (
-        (False, pod.trouble.reason, f"{pod.name}: {pod.trouble.message}")
+        ("False", pod.trouble.reason, f"{pod.name}: {pod.trouble.message}")
         for pod in observed.pods
         if pod.pool == pool and pod.trouble is not None and not pod.terminating
     )
-    return next(troubles, (False, "EnginesNotReady", f"{status['readyReplicas']} of {wanted} engines serve"))
+    return next(
+        troubles, ("False", ENGINES_NOT_READY, f"{status['readyReplicas']} of {wanted} engines serve")
+    )
 
 
 def _limited(pool: Manifest, engines: int) -> _Facts:
     """The condition `ScalingLimited`: whether the job's bounds limit the size to which the pool was scaled."""
     wanted = pool["spec"]["replicas"]
     if wanted == engines:
-        return False, "WithinBounds", ""
+        return "False", "WithinBounds", ""
     bound = "minReplicas" if wanted < engines else "maxReplicas"
     message = f"{wanted} engines are wanted; {bound} of the RLJob's pool allows {engines}"
-    return True, "TooFewReplicas" if wanted < engines else "TooManyReplicas", message
+    return "True", "TooFewReplicas" if wanted < engines else "TooManyReplicas", message
 
 
 def _since(known: Manifest, kind: str, status: str) -> str | None:
@@ -82,3 +99,17 @@ def _since(known: Manifest, kind: str, status: str) -> str | None:
 
 def _text(now: datetime) -> str:
     return now.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def pool_counts(observed: Observed, *, running: bool) -> list[PoolStatus]:
+    """The status of each pool; a running job's pool that does not exist yet has the size with which it will start."""
+    ready = {d.pool: d.ready for d in observed.deployed if d.pool is not None}
+    existing = {name: pool["spec"]["replicas"] for name, pool in observed.pools.items()}
+    return [
+        PoolStatus(
+            name=pool.name,
+            replicas=pool.within_bounds(existing.get(pool.name, pool.initial_replicas if running else 0)),
+            ready_replicas=ready.get(pool.name, 0),
+        )
+        for pool in observed.job.spec.rollout.pools
+    ]

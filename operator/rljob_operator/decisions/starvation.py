@@ -5,22 +5,20 @@ They advise on sizes and report no error. In Synchronous mode one side always wa
 
 from __future__ import annotations
 
-from rljob_operator.decisions.observe import JobMetrics
+from rljob_operator.decisions.conditions import ConditionKind, ConditionValue
+from rljob_operator.decisions.job_metrics import JobMetrics
 
 _RISES, _FALLS = 0.5, 0.4  # apart, so that the condition of a job near them does not flip
 
-Value = tuple[bool, str, str]
-"""Whether the condition is true, its reason, its message."""
 
-
-def starvation(metrics: JobMetrics, held: frozenset[str]) -> dict[str, Value]:
+def starvation(metrics: JobMetrics, held: frozenset[str]) -> dict[ConditionKind, ConditionValue]:
     """The values of both conditions; a condition whose metric is unknown is left out.
 
     Args:
         metrics: the job's newest metrics.
         held: types of the conditions that are true now.
     """
-    found: dict[str, Value] = {}
+    found: dict[ConditionKind, ConditionValue] = {}
     if metrics.trainer_waiting is not None:
         found["TrainerStarved"] = (
             (True, "WaitsForTrajectories", _TRAINER)

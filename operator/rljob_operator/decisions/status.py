@@ -13,11 +13,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from rljob_core.spec import PoolStatus, RLJobStatus
-from rljob_operator.decisions.conditions import ConditionValue, condition, conditions
+from rljob_core.spec import RLJobStatus
+from rljob_operator.decisions.conditions import ConditionKind, ConditionValue, condition, conditions
+from rljob_operator.decisions.gang_scheduling import gang_scheduled
+from rljob_operator.decisions.job_metrics import JobMetrics
 from rljob_operator.decisions.kept_log import at_rest
-from rljob_operator.decisions.observe import JobMetrics, Observed
+from rljob_operator.decisions.model_downloads import downloads, model_condition
+from rljob_operator.decisions.observe import Observed
+from rljob_operator.decisions.pool_status import pool_counts
+from rljob_operator.decisions.printed_status import printed
+from rljob_operator.decisions.role_counts import counts_of, has_environment
+from rljob_operator.decisions.site_conditions import HELD_BACK, sites_held_back
 from rljob_operator.decisions.starvation import starvation
+from rljob_operator.decisions.tracker_conditions import tracker_degraded
 from rljob_operator.decisions.trainer_attempts import Attempt
 from rljob_operator.decisions.trainer_size import REDUCED, reduced
 from rljob_operator.names import Role
@@ -70,11 +78,12 @@ def assess(observed: Observed, attempt: Attempt, *, metrics_due: bool) -> Assess
         verdict = _PhaseWithReason(Phase.FAILED, attempt.failed, attempt.message)
     if verdict is None and deadline is not None and observed.now >= deadline:
         limit = observed.job.spec.active_deadline_seconds
-        verdict = _PhaseWithReason(
-            Phase.FAILED, "DeadlineExceeded", f"it ran for longer than activeDeadlineSeconds, {limit}"
-        )
+        message = f"it ran for longer than activeDeadlineSeconds, {limit}"
+        verdict = _PhaseWithReason(Phase.FAILED, "DeadlineExceeded", message)
     if verdict is None and observed.job.spec.suspend:
         verdict = _PhaseWithReason(Phase.SUSPENDED, "SuspendedByUser", "spec.suspend is true")
+    if verdict is None and (queue := observed.admission) is not None and not queue.admitted:
+        verdict = _PhaseWithReason(Phase.SUSPENDED, queue.reason, queue.message)
     if verdict is None:
         verdict = _progress(observed, attempt)
     running = verdict.phase is Phase.RUNNING
@@ -82,12 +91,8 @@ def assess(observed: Observed, attempt: Attempt, *, metrics_due: bool) -> Assess
     status = _status(
         observed, verdict, attempt if running or attempt.failed or attempt.complete else None, metrics_due
     )
-    return Assessment(
-        verdict.phase,
-        status,
-        min(times, default=None) if running else None,
-        _expiry(status, observed.job.spec.ttl_seconds_after_finished),
-    )
+    expiry = _expiry(status, observed.job.spec.ttl_seconds_after_finished)
+    return Assessment(verdict.phase, status, min(times, default=None) if running else None, expiry)
 
 
 def rejected(observed: Observed, reason: str, message: str) -> Assessment:
@@ -122,7 +127,12 @@ def _finished(status: RLJobStatus) -> _PhaseWithReason | None:
 
 def _user_error(observed: Observed) -> _PhaseWithReason | None:
     for pod in observed.pods:
-        if pod.exit is not None and pod.exit.user_error is not None:
+        # What a container says in which code of users runs never ends the job.
+        if (
+            pod.role not in {Role.TRACKER, Role.ENVIRONMENT}
+            and pod.exit is not None
+            and pod.exit.user_error is not None
+        ):
             return _PhaseWithReason(Phase.FAILED, "UserError", f"{pod.role}: {pod.exit.user_error}")
     return None
 
@@ -143,8 +153,8 @@ def _expiry(status: RLJobStatus, seconds: int | None) -> datetime | None:
     return datetime.fromisoformat(end.last_transition_time) + timedelta(seconds=seconds)
 
 
-_STARVED = ("TrainerStarved", "RolloutStarved")
-_WAITED_FOR = (Role.COORDINATOR, Role.ROLLOUT, Role.REWARD, Role.TRAINER)
+_STARVED: tuple[ConditionKind, ...] = ("TrainerStarved", "RolloutStarved")
+_WAITED_FOR = (Role.COORDINATOR, Role.ROLLOUT, Role.ENVIRONMENT, Role.REWARD, Role.TRAINER)
 _ALL_NEEDED = {Role.COORDINATOR, Role.TRAINER}
 
 
@@ -164,9 +174,11 @@ def _progress(observed: Observed, attempt: Attempt) -> _PhaseWithReason:
         sum(pod.ready for pod in gang),
         attempt.nodes,
     )
-    # The job needs one engine, one reward worker, the coordinator, and all pods of the trainer's gang.
-    needed = {role: max(wanted[role] if role in _ALL_NEEDED else 1, 1) for role in _WAITED_FOR}
-    waiting = [role for role in _WAITED_FOR if ready[role] < needed[role]]
+    # The job needs one engine, one reward worker, the coordinator, all pods of the trainer's gang, and one environment
+    # pod if it has such pods.
+    waited_for = [role for role in _WAITED_FOR if role is not Role.ENVIRONMENT or has_environment(observed)]
+    needed = {role: max(wanted[role] if role in _ALL_NEEDED else 1, 1) for role in waited_for}
+    waiting = [role for role in waited_for if ready[role] < needed[role]]
     if waiting:
         first = f"{waiting[0].value.capitalize()}NotReady"
         usual = first, f"{ready[waiting[0]]} of {wanted[waiting[0]]} ready"
@@ -186,7 +198,7 @@ def _troubles(observed: Observed, role: Role) -> Iterator[tuple[str, str]]:
 
 
 def _as_wanted(observed: Observed) -> bool:
-    return all(d.current and d.ready == d.updated == d.replicas for d in observed.deployed)
+    return all(d.settled for d in observed.deployed if d.role is not Role.TRACKER)
 
 
 # ---------------------------------------------------------------------------------------------- status
@@ -201,7 +213,7 @@ def _status(
     if phase is Phase.RUNNING:
         moving = not ready or not _as_wanted(observed)
         if ready and moving:
-            troubles = (found for role in Role for found in _troubles(observed, role))
+            troubles = (found for role in _WAITED_FOR for found in _troubles(observed, role))
             moving_reason, moving_message = next(troubles, ("PodsStarting", ""))
         elif ready and observed.metrics is not None and observed.metrics.pipeline is not None:
             moving_message = observed.metrics.pipeline.message
@@ -209,16 +221,14 @@ def _status(
     else:
         moving = phase is not Phase.STALLED and not at_rest(observed, failed=phase is Phase.FAILED)
     stalled = phase in {Phase.FAILED, Phase.STALLED}
-    values: dict[str, ConditionValue] = {
+    values: dict[ConditionKind, ConditionValue] = {
         "Ready": (ready, reason, message),
         "Suspended": (phase is Phase.SUSPENDED, reason if phase is Phase.SUSPENDED else "NotSuspended", ""),
         "Reconciling": (moving, *((moving_reason, moving_message) if moving else ("AsWanted", ""))),
         "Stalled": (stalled, reason if stalled else "NotStalled", message if phase is Phase.STALLED else ""),
-        "Succeeded": (phase is Phase.SUCCEEDED, reason if phase is Phase.SUCCEEDED else "NotFinished", ""),
-        "Failed": (phase is Phase.FAILED, reason if phase is Phase.FAILED else "NotFailed", ""),
+        "Succeeded": (True, reason, message) if phase is Phase.SUCCEEDED else (False, "NotFinished", ""),
+        "Failed": (True, reason, message) if phase is Phase.FAILED else (False, "NotFailed", ""),
     }
-    if phase in {Phase.SUCCEEDED, Phase.FAILED}:
-        values[phase.value] = (True, reason, message)
     if phase is not Phase.RUNNING:
         values |= dict.fromkeys(_STARVED, (False, "NotTraining", ""))
     elif metrics_due and observed.metrics is not None:
@@ -226,6 +236,19 @@ def _status(
         values |= starvation(observed.metrics, held)
     if observed.metrics is not None and observed.metrics.optimizer_reset:  # it stays true: nothing undoes it
         values["OptimizerReset"] = (True, "CheckpointLost", observed.metrics.optimizer_reset)
+    values |= model_condition(observed)
+    if (metrics := observed.metrics) and (metrics.samples_lost or condition(observed.status, "SamplesLost")):
+        lost = metrics.samples_lost
+        values["SamplesLost"] = (bool(lost), "SamplesNotStored" if lost else "SamplesStored", lost)
+    if condition(observed.status, HELD_BACK) is not None or observed.job.spec.rollout.datacenters:
+        if phase is not Phase.RUNNING:
+            values[HELD_BACK] = (False, "NotTraining", "")
+        elif observed.metrics is not None:
+            values[HELD_BACK] = sites_held_back(observed.metrics)
+    values |= tracker_degraded(observed) if phase is Phase.RUNNING else {}
+    if phase is not Phase.STALLED:
+        at_work = attempt is not None and phase is Phase.RUNNING
+        values |= gang_scheduled(observed, attempt.number if attempt is not None and at_work else None)
     if attempt is not None and phase is Phase.RUNNING:
         smaller = attempt.reduced or reduced(observed, attempt.number, attempt.nodes)
     elif phase is Phase.STALLED:
@@ -235,12 +258,13 @@ def _status(
         smaller = (False, "NotTraining", "") if condition(observed.status, REDUCED) is not None else None
     if smaller is not None:
         values[REDUCED] = smaller
-    rollout = [d for d in observed.deployed if d.role is Role.ROLLOUT]
     update: dict[str, object] = {
         "observed_generation": observed.job.metadata.generation or 0,
         "conditions": conditions(observed, observed.status, values),
-        "pools": _pools(observed, running=phase is Phase.RUNNING),
-        "rollout": f"{sum(d.ready for d in rollout)}/{sum(d.replicas for d in rollout)}",
+        "pools": pool_counts(observed, running=phase is Phase.RUNNING),
+        "downloads": downloads(observed),
+        "environment": counts_of(observed, Role.ENVIRONMENT) if has_environment(observed) else None,
+        "rollout": counts_of(observed, Role.ROLLOUT),
     }
     if attempt is not None:
         update |= {
@@ -253,15 +277,14 @@ def _status(
         update |= {"trainer_nodes": 0, "trainer_ranks": 0}
     if observed.metrics is not None and (metrics_due or phase is not Phase.RUNNING):
         update |= _metrics(observed.status, observed.metrics)
-    return observed.status.model_copy(update=update)
+    return printed(observed.status.model_copy(update=update), observed.job.spec)
 
 
 def outdated(status: RLJobStatus, observed: Observed) -> bool:
     """Whether the observed metrics differ from those in the status."""
     if observed.metrics is None:
         return False
-    newer = _metrics(status, observed.metrics)
-    return any(getattr(status, name) != value for name, value in newer.items())
+    return any(getattr(status, name) != value for name, value in _metrics(status, observed.metrics).items())
 
 
 def _metrics(status: RLJobStatus, metrics: JobMetrics) -> dict[str, object]:
@@ -272,17 +295,3 @@ def _metrics(status: RLJobStatus, metrics: JobMetrics) -> dict[str, object]:
     if metrics.staleness_max is not None:
         update["staleness_max"] = max(metrics.staleness_max, status.staleness_max or 0)
     return update
-
-
-def _pools(observed: Observed, *, running: bool) -> list[PoolStatus]:
-    """The status of each pool; a running job's pool that does not exist yet has the size with which it will start."""
-    ready = {d.pool: d.ready for d in observed.deployed if d.pool is not None}
-    existing = {name: pool["spec"]["replicas"] for name, pool in observed.pools.items()}
-    return [
-        PoolStatus(
-            name=pool.name,
-            replicas=pool.within_bounds(existing.get(pool.name, pool.initial_replicas if running else 0)),
-            ready_replicas=ready.get(pool.name, 0),
-        )
-        for pool in observed.job.spec.rollout.pools
-    ]

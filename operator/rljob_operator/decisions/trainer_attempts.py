@@ -26,6 +26,8 @@ from rljob_core import worker_protocol
 from rljob_operator.backoff import Backoff
 from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.decisions.conditions import ConditionValue
+from rljob_operator.decisions.gang_scheduling import asks_for_another
+from rljob_operator.decisions.model_downloads import model_ready
 from rljob_operator.decisions.observe import Gang, GangState, Observed
 from rljob_operator.decisions.pods import PodExit
 from rljob_operator.decisions.trainer_size import all_nodes, decide_size, initial_nodes
@@ -81,6 +83,10 @@ def decide(observed: Observed, resolved: ResolvedJob, *, wanted_hash: str, backo
             return Attempt(
                 status.trainer_attempt, nodes, status.failures, keep=False, reason="TrainerStopping"
             )
+        if "model" in resolved.unresolved or (resolved.unresolved and not observed.has_run):
+            why = model_ready(observed)
+            reason, message = ("ModelNotReady", why[2]) if why is not None else ("TrainerStarting", "")
+            return Attempt(status.trainer_attempt, nodes, status.failures, False, reason, message)
         newest = status.trainer_attempt or _restored(observed)
         return Attempt(newest + 1, nodes, status.failures, keep=True, reason="TrainerStarting")
     current = Attempt(gang.attempt, gang.nodes, gang.failures, keep=True, reason="TrainerRunning")
@@ -91,7 +97,8 @@ def decide(observed: Observed, resolved: ResolvedJob, *, wanted_hash: str, backo
         return replace(current, reason="TrainingComplete", complete=True)
     if gang.state is GangState.FAILED:
         return _after_failure(observed, gang, backoff)
-    if gang.config_hash != wanted_hash or gang.nodes < trainer.least_nodes:
+    changed = gang.config_hash != wanted_hash or asks_for_another(observed, gang)
+    if changed or gang.nodes < trainer.least_nodes:
         return replace(
             current,
             nodes=trainer.num_nodes,

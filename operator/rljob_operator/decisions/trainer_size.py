@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from rljob_operator.decisions.conditions import ConditionValue, condition
 from rljob_operator.decisions.observe import Gang, Observed
@@ -34,7 +35,7 @@ LAST_TRIAL = 60
 STARTS = 3
 """The same at least, in times that the gang with all its nodes took until it was Ready: a fourth goes into starting."""
 
-REDUCED = "TrainerReduced"
+REDUCED: Final = "TrainerReduced"
 """The condition that the gang has fewer nodes than `numNodes`; its transition time is when that began."""
 
 

@@ -33,7 +33,7 @@ _SERIAL_BYTES = 19  # RFC 5280 admits 20, of a positive number
 @lru_cache(maxsize=8)  # every role's credentials have it
 def authority(seed: str, purpose: str) -> str:
     """The certificate of an authority (PEM), which every client that trusts it needs."""
-    return _pem(_authority(_key(seed, purpose, "authority"), purpose))
+    return authority_certificate(_key(seed, purpose, "authority"), _common(purpose))
 
 
 def server_certificate(seed: str, purpose: str, hosts: Sequence[str]) -> tuple[str, str]:
@@ -48,8 +48,30 @@ def server_certificate(seed: str, purpose: str, hosts: Sequence[str]) -> tuple[s
     usages = [ExtendedKeyUsageOID.SERVER_AUTH]
     if purpose == ROUTES:
         usages.append(ExtendedKeyUsageOID.CLIENT_AUTH)
+    return signed_certificate(key, "nats", hosts, usages, signing=signing, issuer=_common(purpose))
+
+
+def signed_certificate(
+    key: Ed25519PrivateKey,
+    name: str,
+    hosts: Sequence[str],
+    usages: Sequence[x509.ObjectIdentifier],
+    *,
+    signing: Ed25519PrivateKey,
+    issuer: str,
+) -> tuple[str, str]:
+    """A certificate and its key (PEM).
+
+    Args:
+        key: of which the certificate is.
+        name: its common name.
+        hosts: its other names.
+        usages: what it may be used for.
+        signing: the authority's key.
+        issuer: the authority's common name.
+    """
     certificate = (
-        _builder(key, "nats", issuer=purpose)
+        _builder(key, name, issuer=issuer)
         .add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
@@ -62,9 +84,10 @@ def server_certificate(seed: str, purpose: str, hosts: Sequence[str]) -> tuple[s
     return _pem(certificate), private
 
 
-def _authority(key: Ed25519PrivateKey, purpose: str) -> x509.Certificate:
-    return (
-        _builder(key, _common(purpose), issuer=purpose)
+def authority_certificate(key: Ed25519PrivateKey, name: str) -> str:
+    """The certificate (PEM) of an authority with that key and common name."""
+    return _pem(
+        _builder(key, name, issuer=name)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(
             x509.KeyUsage(
@@ -90,7 +113,7 @@ def _builder(key: Ed25519PrivateKey, name: str, *, issuer: str) -> x509.Certific
     return (
         x509.CertificateBuilder()
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _common(issuer))]))
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
         .public_key(public)
         .serial_number(int.from_bytes(serial, "big"))
         .not_valid_before(_SINCE)
@@ -104,10 +127,13 @@ def _common(purpose: str) -> str:
 
 
 def _key(seed: str, *labels: str) -> Ed25519PrivateKey:
+    return derived_key(seed, b"rljob-nats-tls", *labels)
+
+
+def derived_key(seed: str, purpose: bytes, *labels: str) -> Ed25519PrivateKey:
+    """The key that follows from a seed for a purpose (at most 16 bytes) and labels."""
     _, raw = nkeys.decode_seed(seed.encode())
-    digest = hashlib.blake2b(
-        "/".join(labels).encode(), digest_size=32, key=bytes(raw), person=b"rljob-nats-tls"
-    )
+    digest = hashlib.blake2b("/".join(labels).encode(), digest_size=32, key=bytes(raw), person=purpose)
     return Ed25519PrivateKey.from_private_bytes(digest.digest())
 
 

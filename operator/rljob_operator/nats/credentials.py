@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, Self
@@ -39,6 +40,10 @@ CREDENTIALS_FILE = "user.creds"
 ROLES, STREAMS = "roles", "streams"
 """The two accounts of a job: of its workers, and of its streams."""
 
+_SITE_OPERATOR = Permissions(
+    (*JOB_OPERATOR.publish, "$JS.API.STREAM.DELETE.*", "$JS.API.CONSUMER.NAMES.*"), JOB_OPERATOR.subscribe
+)
+"""A site's operator makes copies of the hub's streams again, and the consumers that the hub reads by."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 #: In a Secret, in place of the token: nats-py reads a file without one forever, and the server refuses this one.
 _NO_TOKEN = "it-is-in-the-ConfigMap"  # noqa: S105
@@ -164,20 +169,21 @@ def job_token(keys: JobKeys, holder: Holder, expires: int | None = None) -> str:
     )
 
 
-def stream_credentials(keys: JobKeys) -> str:
-    """The credentials with which the operator connects to the account of a job's streams."""
-    return _user(
+def stream_credentials(keys: JobKeys, *, at_site: bool = False) -> str:
+    """The credentials with which the operator, or that of a site, connects to the account of a job's streams."""
+    granted = JOB_MOVER if keys.issuer.shared_account else JOB_OPERATOR
+    return user_credentials(
         name="operator",
         seed=keys.user(STREAMS),
         signing=keys.signing(STREAMS),
         account=keys.account(STREAMS),
-        granted=JOB_MOVER if keys.issuer.shared_account else JOB_OPERATOR,
+        granted=_SITE_OPERATOR if at_site else granted,
     )
 
 
 def shared_credentials(issuer: Issuer) -> str:
     """The credentials with which the operator moves streams out of the account that all jobs shared."""
-    return _user(
+    return user_credentials(
         name="operator",
         seed=derived_seed(NkeyKind.USER, issuer.signing_seed, "shared"),
         signing=shared_signing_seed(issuer.signing_seed),
@@ -193,7 +199,7 @@ def shared_signing_seed(signing_seed: str) -> str:
 
 def operator_credentials(issuer: Issuer) -> str:
     """The credentials file with which the operator creates and deletes accounts, and receives the jobs' metrics."""
-    return _user(
+    return user_credentials(
         name="operator",
         seed=derived_seed(NkeyKind.USER, issuer.signing_seed, "operator"),
         signing=system_signing_seed(issuer.signing_seed),
@@ -207,19 +213,37 @@ def system_signing_seed(signing_seed: str) -> str:
     return derived_seed(NkeyKind.ACCOUNT, signing_seed, "system")
 
 
-def user_limits(granted: Permissions) -> dict[str, Any]:
-    """What a user, or a scoped signing key's users, may do, as in a token."""
+def user_limits(granted: Permissions, *, kinds: Sequence[str] = ("STANDARD",)) -> dict[str, Any]:
+    """What a user, or a scoped signing key's users, may do, as in a token; `kinds`: of their connections."""
     return {
         "pub": {"allow": list(granted.publish)},
         "sub": {"allow": list(granted.subscribe)},
         "subs": -1,
         "data": -1,
         "payload": -1,
-        "allowed_connection_types": ["STANDARD"],
+        "allowed_connection_types": list(kinds),
     }
 
 
-def _user(*, name: str, seed: str, signing: str, account: str, granted: Permissions) -> str:
-    claims = {"type": "user", "issuer_account": account, **user_limits(granted)}
+def user_credentials(
+    *,
+    name: str,
+    seed: str,
+    signing: str,
+    account: str,
+    granted: Permissions,
+    kinds: Sequence[str] = ("STANDARD",),
+) -> str:
+    """The credentials file of a user.
+
+    Args:
+        name: for people.
+        seed: of the user.
+        signing: seed that signs the user's token, a signing key of the account.
+        account: public key of the account.
+        granted: what the user may do.
+        kinds: of connections that the user may make.
+    """
+    claims = {"type": "user", "issuer_account": account, **user_limits(granted, kinds=kinds)}
     jwt = token(name=name, subject=public_key(seed), issuer=signing, claims=claims)
     return credentials_file(jwt, seed)

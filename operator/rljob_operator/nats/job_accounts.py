@@ -15,12 +15,20 @@ the account's name. The server puts the name there, and takes no other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rljob_core.spec import RLJobSpec
 from rljob_core.stream_names import StreamNames
 from rljob_operator.nats.credentials import ROLES, STREAMS, Issuer, JobKeys, user_limits
+from rljob_operator.nats.crossings import (
+    STREAM_EXPORTS,
+    Crossing,
+    service_export,
+    service_import,
+    stream_import,
+)
 from rljob_operator.nats.jwt import public_key, token
 from rljob_operator.nats.permissions import ANNOUNCEMENTS, REPORT, REPORTS, SERVICES, Holder, permissions
 
@@ -41,7 +49,7 @@ _PER_PROCESS = 4
 _OPERATORS = 8
 """Connections to the account of a job's streams: of the operator, and of one that replaces it."""
 _CONSUMERS = 16384
-_RELEASE = 2
+_RELEASE = 4
 """Of what this module gives to every job: a server that was away keeps the older of two tokens of one revision."""
 #: Nanoseconds for which the server remembers whom answers belong to, since the last of them: longer than a pull is
 #: silent (workers fetch for 5 s, and ordered readers have heartbeats), and no longer, as every request counts.
@@ -77,6 +85,8 @@ def job_accounts(
     storage_bytes: int | None = None,
     connections: int = _LEAST_CONNECTIONS,
     restorable: bool = False,
+    crossings: Sequence[tuple[str, Crossing]] = (),
+    at_site: bool = False,
 ) -> JobAccounts:
     """The accounts of a job.
 
@@ -86,6 +96,8 @@ def job_accounts(
         storage_bytes: that all streams may take together, which the server sets aside; None for as much as it has.
         connections: that the workers may have at once.
         restorable: let the streams be filled from a backup.
+        crossings: by public key of a site's border on the same server, what crosses it.
+        at_site: whether the server is a site's, which has one border.
     """
     revision += _RELEASE
     holders = [holder for holder in Holder if restorable or holder is not Holder.RESTORER]
@@ -99,6 +111,12 @@ def job_accounts(
         "mem_storage": -1,  # only readers' positions are in memory; the server sets a limit of an account aside
         "disk_storage": -1 if storage_bytes is None else storage_bytes,
     }
+    beats = [crossed.beat for _, crossed in crossings if not at_site]
+    crossing = [
+        claim
+        for border, crossed in crossings
+        for claim in (crossed.site_imports(border) if at_site else crossed.hub_imports(border))
+    ]
     report = {
         "name": REPORT,
         "subject": f"{REPORTS}.{streams}.>",
@@ -117,8 +135,10 @@ def job_accounts(
                 exports=[
                     *(_export(subject, several=several) for subject, several in SERVICES.items()),
                     {"name": ANNOUNCEMENTS, "subject": ANNOUNCEMENTS, "type": "stream"},
+                    *(STREAM_EXPORTS if crossings else ()),
+                    *map(service_export, beats),
                 ],
-                imports=[report],
+                imports=[report, *crossing],
                 signing_keys=[public_key(keys.signing(STREAMS))],
             ),
             _account(
@@ -127,8 +147,8 @@ def job_accounts(
                 revision,
                 limits={**UNLIMITED, "conn": connections},
                 imports=[
-                    *(_import(subject, "service", account=streams) for subject in SERVICES),
-                    _import(ANNOUNCEMENTS, "stream", account=streams),
+                    *(service_import(subject, streams) for subject in (*SERVICES, *beats)),
+                    stream_import(ANNOUNCEMENTS, streams),
                 ],
                 signing_keys=[_scope(keys, holder, names) for holder in holders],
             ),
@@ -179,10 +199,6 @@ def _export(subject: str, *, several: bool) -> dict[str, Any]:
         else {"response_type": "Singleton"}
     )
     return {"name": subject, "subject": subject, "type": "service", **answers}
-
-
-def _import(subject: str, kind: str, *, account: str) -> dict[str, Any]:
-    return {"name": subject, "subject": subject, "account": account, "type": kind}
 
 
 def _scope(keys: JobKeys, holder: Holder, names: StreamNames) -> dict[str, Any]:

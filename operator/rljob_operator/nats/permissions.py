@@ -16,12 +16,14 @@ from enum import StrEnum
 
 from rljob_core.messages import COORDINATOR_SIGNAL, ENGINE_SIGNALS
 from rljob_core.ports import Channel
-from rljob_core.stream_names import STORED, StreamNames, inbox_of, stored_subject
+from rljob_core.stream_names import STORED, StreamNames, inbox_of
+from rljob_operator.nats.stream_operations import API, Operations
 
-_API = "$JS.API"
 #: The queue that reward workers share, and the suffixes of what they read.
 _REWARD_QUEUE = "reward"
-_PAYLOAD, _CHUNK, _ABSENT = "payload", "chunk", "absent"
+_PAYLOAD, _CHUNKS, _ABSENT, _DRAINED = "payload", "chunk.>", "absent", "drained"
+_FORMER_CHUNK = "chunk"
+"""Under which engines of the release before, which may still run, store all chunks."""
 
 
 class Holder(StrEnum):
@@ -31,8 +33,11 @@ class Holder(StrEnum):
     ROLLOUT = "rollout"
     REWARD = "reward"
     TRAINER = "trainer"
+    TRACKER = "tracker"
     READER = "reader"
     """Programs that only read: `rljob`, its audit and its backup."""
+    VIEWER = "viewer"
+    """People with `kubectl rljob`: they read what the reader reads, but no weights."""
     RESTORER = "restorer"
     """Fills the streams of a job from a backup; its credentials are worth nothing once the job runs."""
 
@@ -45,96 +50,6 @@ class Permissions:
     subscribe: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Operations:
-    """The subjects of each operation on one job's streams."""
-
-    names: StreamNames
-
-    def write(self, channel: Channel, *suffixes: str) -> list[str]:
-        """Publish to these suffixes."""
-        return [self.names.subject_of(channel, suffix) for suffix in suffixes]
-
-    def signal(self, *keys: str) -> list[str]:
-        """Set and remove these keys."""
-        return [self.names.signal_subject + key for key in keys]
-
-    def purge_signals(self) -> list[str]:
-        """Delete the values of keys."""
-        return [f"{_API}.STREAM.PURGE.{self.names.signal_stream}"]
-
-    def follow(self, *channels: Channel) -> list[str]:
-        """Read all of a channel in order."""
-        return [subject for channel in channels for subject in _follow(self.names.stream(channel))]
-
-    def hear(self, *channels: Channel) -> list[str]:
-        """Subscribe to what the server says to be stored in a channel."""
-        return [stored_subject(self.names.subject_of(channel, ">")) for channel in channels]
-
-    def follow_signals(self) -> list[str]:
-        """Read all keys and their changes."""
-        return _follow(self.names.signal_stream)
-
-    def hear_signals(self) -> list[str]:
-        """Subscribe to what the server says to be stored in the signal bucket."""
-        return [stored_subject(f"{self.names.signal_subject}>")]
-
-    def take(self, channel: Channel, queue: str) -> list[str]:
-        """Receive messages from a queue, and acknowledge them."""
-        stream = self.names.stream(channel)
-        return [
-            f"{_API}.CONSUMER.INFO.{stream}.{queue}",
-            f"{_API}.CONSUMER.MSG.NEXT.{stream}.{queue}",
-            f"$JS.ACK.{stream}.{queue}.>",
-        ]
-
-    def get(self, *channels: Channel) -> list[str]:
-        """Read messages by sequence, or the newest of a suffix."""
-        return [subject for channel in channels for subject in _get(self.names.stream(channel))]
-
-    def count(self, channel: Channel, queue: str) -> list[str]:
-        """Read how many messages a queue has left to deliver, and its newest message."""
-        stream = self.names.stream(channel)
-        return [f"{_API}.CONSUMER.INFO.{stream}.{queue}", f"{_API}.STREAM.INFO.{stream}", *self.get(channel)]
-
-    def delete(self, *channels: Channel) -> list[str]:
-        """Delete messages by sequence, and read which of them are left."""
-        deletions = [f"{_API}.STREAM.MSG.DELETE.{self.names.stream(channel)}" for channel in channels]
-        return [*deletions, *self.get(*channels)]
-
-    def list_and_get(self, channel: Channel) -> list[str]:
-        """List the suffixes, and read messages."""
-        return [f"{_API}.STREAM.INFO.{self.names.stream(channel)}", *self.get(channel)]
-
-    def purge(self, channel: Channel) -> list[str]:
-        """Delete a suffix's messages."""
-        return [f"{_API}.STREAM.PURGE.{self.names.stream(channel)}"]
-
-    def all_streams(self, *requests: str) -> list[str]:
-        """These requests about each stream of the job."""
-        return [
-            f"{_API}.STREAM.{request}.{stream}" for request in requests for stream in self.names.all_streams
-        ]
-
-    def fill(self, *channels: Channel) -> list[str]:
-        """Publish to all suffixes, begin at any sequence, and delete messages: what restores a stream."""
-        return [
-            *(subject for channel in channels for subject in self.write(channel, ">")),
-            *(f"{_API}.STREAM.PURGE.{self.names.stream(channel)}" for channel in channels),
-            *self.delete(*channels),
-        ]
-
-
-def _get(stream: str) -> list[str]:
-    return [
-        f"{_API}.{request}.{stream}" for request in ("DIRECT.GET", "STREAM.MSG.GET")
-    ]  # of any replica; the leader
-
-
-def _follow(stream: str) -> list[str]:
-    return [f"{_API}.STREAM.INFO.{stream}", *_get(stream)]
-
-
 def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
     """What a role may do to the job with these names and that UID."""
     can = Operations(names)
@@ -143,13 +58,14 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
         case Holder.COORDINATOR:
             allowed = [
                 *can.write(Channel.LEDGER, "claim", "records", "snapshot", "part"),
-                *can.write(Channel.WORK, "engine.>"),
+                *can.write(Channel.WORK, "engine.>", "site.>"),
                 *can.write(Channel.TRAINING, "trainer.*"),
                 *can.write(Channel.EVENTS, holder),
                 *can.write(Channel.VERSIONS, "policy"),
                 *can.write(Channel.METRICS, "steps"),
                 *can.write(Channel.REWARDS, "mark"),
                 *can.signal(COORDINATOR_SIGNAL, f"{ENGINE_SIGNALS}>"),
+                names.by_way_of("*"),
                 *can.take(Channel.EVENTS, "coordinator"),
                 *can.follow(Channel.LEDGER, Channel.TRAJECTORIES, Channel.REWARDS),
                 *can.get(Channel.VERSIONS),
@@ -168,7 +84,8 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
             ]
         case Holder.ROLLOUT:
             allowed = [
-                *can.write(Channel.TRAJECTORIES, _PAYLOAD, _CHUNK, _ABSENT),
+                *can.write(Channel.TRAJECTORIES, _PAYLOAD, _CHUNKS, _FORMER_CHUNK, _ABSENT, _DRAINED),
+                *can.measure(Channel.TRAJECTORIES),
                 *can.write(Channel.PROGRESS, ">"),
                 *can.delete(Channel.PROGRESS),
                 *can.write(Channel.EVENTS, holder),
@@ -197,7 +114,10 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
                 *can.purge(Channel.WEIGHTS),
             ]
             heard = can.hear(Channel.TRAINING)
-        case Holder.READER:
+        case Holder.TRACKER:
+            allowed = can.follow(Channel.METRICS)
+            heard = can.hear(Channel.METRICS)
+        case Holder.READER | Holder.VIEWER:
             channels = (
                 Channel.LEDGER,
                 Channel.TRAJECTORIES,
@@ -208,7 +128,7 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
             allowed = [
                 *can.all_streams("INFO"),
                 *can.follow(*channels),
-                *can.get(Channel.WEIGHTS),
+                *(can.get(Channel.WEIGHTS) if holder is Holder.READER else ()),
                 *can.follow_signals(),
             ]
             heard = [*can.hear(*channels), *can.hear_signals()]
@@ -237,25 +157,25 @@ REPORT = "report"
 #: storage each account has.
 OPERATOR = Permissions(
     publish=(
-        "$SYS.REQ.CLAIMS.UPDATE",
-        "$SYS.REQ.CLAIMS.DELETE",
-        "$SYS.REQ.SERVER.PING.STATSZ",
-        "$SYS.REQ.SERVER.PING.JSZ",
-        f"{_API}.ACCOUNT.PURGE.*",
+        *(
+            f"$SYS.REQ.{r}"
+            for r in ("CLAIMS.UPDATE", "CLAIMS.DELETE", "SERVER.PING.STATSZ", "SERVER.PING.JSZ")
+        ),
+        f"{API}.ACCOUNT.PURGE.*",
     ),
     subscribe=(f"{REPORTS}.*.>", "_INBOX.>"),
 )
 
-#: The operator as a user of the account of a job's streams: it creates and enlarges them, and reads the engines'
-#: signals when a pool shrinks.
+#: The operator as a user of the account of a job's streams: it creates, enlarges and joins them, and reads signals.
 JOB_OPERATOR = Permissions(
     publish=(
-        *(f"{_API}.STREAM.{request}.*" for request in ("CREATE", "UPDATE", "INFO", "MSG.GET")),
-        f"{_API}.DIRECT.GET.>",
-        f"{_API}.CONSUMER.CREATE.>",
-        f"{_API}.CONSUMER.INFO.*.*",
-        f"{_API}.CONSUMER.MSG.NEXT.*.*",
-        f"{_API}.CONSUMER.DELETE.*.*",
+        *(f"{API}.STREAM.{request}.*" for request in ("CREATE", "UPDATE", "INFO", "MSG.GET")),
+        f"{API}.DIRECT.GET.>",
+        f"{API}.CONSUMER.CREATE.>",
+        f"{API}.CONSUMER.INFO.*.*",
+        f"{API}.CONSUMER.MSG.NEXT.*.*",
+        f"{API}.CONSUMER.DELETE.*.*",
+        "$SYS.REQ.USER.INFO",
     ),
     subscribe=("_INBOX.>",),
 )
@@ -264,7 +184,7 @@ JOB_OPERATOR = Permissions(
 JOB_MOVER = Permissions(
     publish=(
         *JOB_OPERATOR.publish,
-        *(f"{_API}.STREAM.{request}.*" for request in ("RESTORE", "DELETE")),
+        *(f"{API}.STREAM.{request}.*" for request in ("RESTORE", "DELETE")),
         "$JS.SNAPSHOT.RESTORE.>",
     ),
     subscribe=JOB_OPERATOR.subscribe,
@@ -273,7 +193,7 @@ JOB_MOVER = Permissions(
 #: The operator in that account: it copies streams, and deletes them once they are the job's own.
 SHARED_MOVER = Permissions(
     publish=(
-        *(f"{_API}.STREAM.{request}.*" for request in ("INFO", "SNAPSHOT", "DELETE")),
+        *(f"{API}.STREAM.{request}.*" for request in ("INFO", "SNAPSHOT", "DELETE")),
         "$JS.SNAPSHOT.ACK.>",
     ),
     subscribe=("_INBOX.>",),
@@ -286,7 +206,7 @@ SERVICES: dict[str, bool] = {
     "rljob.>": False,
     "$KV.>": False,
     "$JS.ACK.>": False,
-    f"{_API}.>": True,
+    f"{API}.>": True,
 }
 #: What the same account says to them: that a message is stored.
 ANNOUNCEMENTS = f"{STORED}.>"

@@ -17,7 +17,7 @@ _ChildrenInputs = tuple[object, ...]
 
 
 class DesiredMemo:
-    """The newest children of one job; the cluster's defaults must stay the same."""
+    """The newest children of one job; the cluster's defaults must stay the same, but for links."""
 
     def __init__(self) -> None:
         self._key: _ChildrenInputs = ()
@@ -60,5 +60,5 @@ def _key(job: ResolvedJob, targets: Targets) -> _ChildrenInputs:
         for name, pool in targets.pools.items()
     )
     scaled = sorted(targets.scaled.items())
-    trainer = targets.attempt, targets.nodes, targets.failures
-    return job.digest, *trainer, targets.restorable, targets.tokens_expire, scaled, pools
+    trainer = targets.attempt, targets.nodes, targets.gang, targets.failures, targets.has_run
+    return job.digest, targets.lost_sites, *trainer, targets.restorable, targets.tokens_expire, scaled, pools

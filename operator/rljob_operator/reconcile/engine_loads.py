@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
+from nats.aio.client import Client
 from pydantic import ValidationError
 
 from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS
@@ -43,6 +44,22 @@ class EngineLoads:
         self._newest[pod] = value
         if len(self._newest) > self._most:
             del self._newest[next(iter(self._newest))]
+
+    async def read(self, client: Client, stream: str) -> None:
+        """Take all signals that a job's bucket has now.
+
+        Args:
+            client: in the account of the job's streams.
+            stream: of the bucket.
+
+        Raises:
+            TimeoutError, nats.errors.Error: the server does not answer, or refuses.
+        """
+        bucket = await client.jetstream().key_value(stream.removeprefix("KV_"))
+        async for entry in await bucket.watch(f"{ENGINE_SIGNALS}>", ignore_deletes=True):
+            if entry is None:  # the end of what is stored now
+                break
+            self.take(entry.key, entry.value or b"")
 
     def by_pod(self) -> dict[str, int]:
         """By pod, the number of trajectories that its engine generates or has queued."""

@@ -17,30 +17,19 @@ from functools import partial
 import nats.errors
 from nats.aio.client import Client, RawCredentials
 
-from rljob_core.messages import ENGINE_SIGNALS
 from rljob_core.ports import Channel
 from rljob_core.queue_definitions import SHARED_QUEUES
 from rljob_core.spec import RLJob
 from rljob_core.stream_definitions import GROWING, stream_definitions, stream_limits
 from rljob_core.stream_names import StreamNames
 from rljob_operator.decisions.pods import Trouble
-from rljob_operator.decisions.stream_storage import (
-    Storage,
-    StreamUse,
-    in_gb,
-    in_words,
-    job_storage,
-)
-from rljob_operator.nats.credentials import (
-    STREAMS,
-    Issuer,
-    JobKeys,
-    shared_credentials,
-    stream_credentials,
-)
+from rljob_operator.decisions.stream_storage import Storage, StreamUse, in_gb, in_words, job_storage
+from rljob_operator.nats.credentials import STREAMS, Issuer, JobKeys, shared_credentials, stream_credentials
 from rljob_operator.nats.job_accounts import connections_of, job_accounts
 from rljob_operator.nats.permissions import REPORT
+from rljob_operator.reconcile.account_requests import give_account
 from rljob_operator.reconcile.engine_loads import EngineLoads
+from rljob_operator.reconcile.hub_borders import HubBorders
 from rljob_operator.reconcile.nats_connection import NatsConnection, brief_client
 from rljob_operator.reconcile.prepared_jobs import PreparedJobs
 from rljob_operator.reconcile.server_storage import server_storage
@@ -69,6 +58,7 @@ class JobStreams:
     Args:
         connection: to the server, as a user who may create accounts where there is an issuer.
         issuer: what accounts and credentials are made from; None if the server authenticates nobody.
+        borders: the accounts between the server and sites; None if sites are not told apart by accounts.
         most: bytes of one replica that the streams of a job may take together; None for a share of a server.
         settle: see `SharedStreams`.
     """
@@ -78,11 +68,13 @@ class JobStreams:
         connection: NatsConnection,
         issuer: Issuer | None = None,
         *,
+        borders: HubBorders | None = None,
         most: int | None = None,
         settle: float = SETTLE_SECONDS,
     ) -> None:
         self._connection = connection
         self._issuer = issuer
+        self.borders = borders
         self._most = most
         self._refusals: dict[str, str] = {}
         """By UID, why a job has not all of its streams."""
@@ -146,16 +138,20 @@ class JobStreams:
         # The token by which a job that is restorable ceases to be is a later one.
         revision = (job.metadata.generation or 0) + (given.allowed >> 20) + (not restorable)
         keys = JobKeys.of(job, self._issuer)
-        connections = connections_of(job.spec)
+        crossings = []
+        if self.borders is not None:
+            crossings = await self.borders.crossings(job)
+            revision = self.borders.revision(job, revision, crossings)
         accounts = job_accounts(
             keys,
             revision=revision,
             storage_bytes=given.allowed,
-            connections=connections,
+            connections=connections_of(job.spec),
             restorable=restorable,
+            crossings=crossings,
         )
         of_streams, of_roles = accounts.tokens
-        await ask(system, "$SYS.REQ.CLAIMS.UPDATE", of_streams.encode())
+        await give_account(system, of_streams)
         key = job.metadata.namespace, job.metadata.name
         growing = {name: given.limits.get(name, 0) for name in map(names.stream, GROWING)}
         self._prepared.add(accounts.streams, key, asked=asked, replicas=replicas, growing=growing)
@@ -163,12 +159,12 @@ class JobStreams:
             names, trajectory_bytes=size, replicas=replicas, metrics_to=REPORT, limits=given.limits
         )
         if self._shared is not None and not await self._shared.moved(
-            keys.uid, definitions, partial(self._client, job)
+            keys.uid, definitions, partial(self.client, job)
         ):
             return False
         # Before, no worker reaches the streams, so that none of them writes to those that are moved first.
-        await ask(system, "$SYS.REQ.CLAIMS.UPDATE", of_roles.encode())
-        async with self._client(job) as client:
+        await give_account(system, of_roles)
+        async with self.client(job) as client:
             for definition in definitions:
                 if not await create(client, definition):
                     await complete(client, definition)
@@ -195,7 +191,7 @@ class JobStreams:
         room = (await server_storage(system)).room(JobKeys.of(job, issuer).account(STREAMS))
         held: dict[str, StreamUse] = {}
         if room.used or room.allowed is not None:
-            async with self._client(job) as client:
+            async with self.client(job) as client:
                 held = await stream_uses(client, names.all_streams)
         for name, taken in arriving.items():
             copy = held.get(name, StreamUse())
@@ -218,6 +214,10 @@ class JobStreams:
                 log.warning("%s/%s: %s", job.metadata.namespace, job.metadata.name, self._short[uid])
         return given
 
+    def has_account(self, job: RLJob) -> bool:
+        """Whether `client` finds the account of a job's streams: the server looks for one that it lacks for seconds."""
+        return self._issuer is None or JobKeys.of(job, self._issuer).account(STREAMS) in self._prepared
+
     async def outgrown(self) -> list[tuple[str, str]]:
         """Namespaces and names of the jobs that `prepare` may give more than they have: room, or replicas."""
         system = self._connection.client
@@ -238,9 +238,7 @@ class JobStreams:
         """
         if not self._serves(job):
             return
-        client = self._connection.client
-        if client is None:
-            raise OSError(self._connection.unreachable or "not connected")
+        client = self._connection.connected_client()
         try:
             if self._issuer is None:
                 await delete_streams(client, _names(job).all_streams)
@@ -252,6 +250,8 @@ class JobStreams:
                 await ask(client, f"$JS.API.ACCOUNT.PURGE.{accounts.streams}", b"")
                 await ask(client, "$SYS.REQ.CLAIMS.DELETE", accounts.deletion.encode())
                 self._prepared.discard(accounts.streams)
+                if self.borders is not None:
+                    self.borders.forget(job)
         except (TimeoutError, nats.errors.Error, StreamRefused) as error:
             raise OSError(f"{error!r}") from error
         for said in (self._refusals, self._short):
@@ -263,12 +263,8 @@ class JobStreams:
         if not self._serves(job):
             return {}
         try:
-            async with asyncio.timeout(TIMEOUT_SECONDS), self._client(job) as client:
-                bucket = await client.jetstream().key_value(_names(job).signal_stream.removeprefix("KV_"))
-                async for entry in await bucket.watch(f"{ENGINE_SIGNALS}>", ignore_deletes=True):
-                    if entry is None:  # the end of what is stored now
-                        break
-                    loads.take(entry.key, entry.value or b"")
+            async with asyncio.timeout(TIMEOUT_SECONDS), self.client(job) as client:
+                await loads.read(client, _names(job).signal_stream)
         except (TimeoutError, OSError, nats.errors.Error) as error:
             log.info("the engine loads of %s cannot be read: %r", job.metadata.name, error)
         return loads.by_pod()
@@ -278,7 +274,7 @@ class JobStreams:
         return self._connection.serves(job) and job.spec.nats.credentials_secret is None
 
     @asynccontextmanager
-    async def _client(self, job: RLJob) -> AsyncIterator[Client]:
+    async def client(self, job: RLJob) -> AsyncIterator[Client]:
         """A client in the account of the job's streams.
 
         Raises:
@@ -286,9 +282,7 @@ class JobStreams:
             nats.errors.Error: it refuses.
         """
         if self._issuer is None:
-            if self._connection.client is None:
-                raise OSError(self._connection.unreachable or "not connected")
-            yield self._connection.client
+            yield self._connection.connected_client()
             return
         credentials = RawCredentials(stream_credentials(JobKeys.of(job, self._issuer)))
         async with brief_client(self._connection.url, credentials, self._issuer.trusted) as client:

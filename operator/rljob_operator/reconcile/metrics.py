@@ -22,7 +22,7 @@ from rljob_core.autoscale import load_after
 from rljob_core.messages import STEP_METRICS, StepMetrics
 from rljob_core.ports import Channel
 from rljob_operator.cluster.kube.cache import JobKey
-from rljob_operator.decisions.observe import JobMetrics, pipeline_in_force
+from rljob_operator.decisions.job_metrics import JobMetrics, pipeline_in_force
 from rljob_operator.nats.credentials import Issuer
 from rljob_operator.nats.job_accounts import account_name
 from rljob_operator.nats.permissions import REPORTS
@@ -124,6 +124,9 @@ def merged(before: JobMetrics | None, line: StepMetrics) -> JobMetrics:
         writer_epoch=line.epoch,
         pipeline=pipeline_in_force(line),
         optimizer_reset=line.optimizer_reset,
+        samples_lost=line.samples_lost,
+        sites_away=line.sites_away,
+        sites_held=line.sites_held,
         attempt=line.trainer_attempt,
         load=load_after(None if before is None else before.load, line),
         stream_bytes=max(before.stream_bytes if before else 0, line.room_wanted),

@@ -41,6 +41,7 @@ class NatsConnection:
         credentials: the operator's own, or the path of a file with them; None if the server does not authenticate
             clients.
         authority: certificates of those who sign the server's (PEM); empty for those that the system trusts.
+        allowed: whether this process may ask for anything now; if not, it has no client.
 
     Attributes:
         url: as given.
@@ -49,10 +50,16 @@ class NatsConnection:
     """
 
     def __init__(
-        self, url: str, *, credentials: str | RawCredentials | None = None, authority: str = ""
+        self,
+        url: str,
+        *,
+        credentials: str | RawCredentials | None = None,
+        authority: str = "",
+        allowed: Callable[[], bool] = lambda: True,
     ) -> None:
         self.url = url
         self._authority = authority
+        self._allowed = allowed
         self._credentials = credentials
         self._client: Client | None = None
         self._subscriptions: dict[str, Callable[[str, bytes], None]] = {}
@@ -68,7 +75,18 @@ class NatsConnection:
     @property
     def client(self) -> Client | None:
         """The client while it is connected, else None."""
-        return self._client if self._client is not None and self._client.is_connected else None
+        connected = self._client is not None and self._client.is_connected
+        return self._client if connected and self._allowed() else None
+
+    def connected_client(self) -> Client:
+        """The client.
+
+        Raises:
+            OSError: it is not connected.
+        """
+        if (client := self.client) is None:
+            raise OSError(self.unreachable or "not connected")
+        return client
 
     @property
     def unreachable(self) -> str:

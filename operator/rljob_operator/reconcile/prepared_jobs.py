@@ -27,6 +27,10 @@ class PreparedJobs:
         """Whether there is any."""
         return bool(self._jobs)
 
+    def __contains__(self, account: object) -> bool:
+        """Whether an account has the streams of one of them."""
+        return account in self._jobs
+
     def add(
         self,
         account: str,

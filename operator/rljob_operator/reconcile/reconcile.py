@@ -17,8 +17,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 
 from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob, RLJobStatus
@@ -26,58 +27,43 @@ from rljob_operator import names
 from rljob_operator.backoff import Backoff
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets
-from rljob_operator.children.nats_credentials import renewed_tokens
+from rljob_operator.children.queue_admission import QueueAdmission
 from rljob_operator.children.resolved_job import resolve_job
+from rljob_operator.cluster.node_notices import NodeNotice
 from rljob_operator.cluster.port import Cluster, NameTaken, Ref, Refused, Rejected
 from rljob_operator.decisions import failure_advice, trainer_attempts
 from rljob_operator.decisions import status as job_status
-from rljob_operator.decisions.autoscaling import autoscaled
+from rljob_operator.decisions.autoscaling import autoscaled, scaled_at_sites
 from rljob_operator.decisions.conditions import condition
-from rljob_operator.decisions.job_events import events, field_warnings, rules_warning
-from rljob_operator.decisions.job_name import NAME, check_name
-from rljob_operator.decisions.job_rules import JobRules, NotAllowed
+from rljob_operator.decisions.job_events import events, rules_warning
+from rljob_operator.decisions.job_metrics import JobMetrics
+from rljob_operator.decisions.job_name import check_name
+from rljob_operator.decisions.job_rules import JobRules
+from rljob_operator.decisions.job_sites import KnownSites, with_sites
 from rljob_operator.decisions.kept_log import at_rest, kept_gang
-from rljob_operator.decisions.observe import JobMetrics, Observed, may_be_restored, summarize
+from rljob_operator.decisions.leaving_engines import notice_events, with_leaving_engines
+from rljob_operator.decisions.model_downloads import held_back, with_revisions
+from rljob_operator.decisions.observe import Observed, may_be_restored, summarize
 from rljob_operator.decisions.plan import Apply, ClusterAction, plan
 from rljob_operator.decisions.pods import Trouble
 from rljob_operator.decisions.pool_status import pool_statuses
 from rljob_operator.decisions.scale_down import shrinking, with_costs
 from rljob_operator.decisions.scaling_status import with_scaling
+from rljob_operator.decisions.site_reports import SitePool
 from rljob_operator.decisions.status import Phase
-from rljob_operator.nats.token_times import TokenTimes, token_times
+from rljob_operator.nats.token_times import token_times
 from rljob_operator.reconcile.desired_memo import DesiredMemo
-from rljob_operator.reconcile.outcome import ReconcileOutcome
+from rljob_operator.reconcile.gang_choice import GangChoice
+from rljob_operator.reconcile.outcome import REJECTIONS, Pass, ReconcileOutcome, rejection_reason
 from rljob_operator.reconcile.perform import perform
 from rljob_operator.reconcile.pod_controllers import PodControllers
 from rljob_operator.reconcile.policy_refusals import PolicyRefusals
 from rljob_operator.reconcile.rehearsal import Rehearsal
 from rljob_operator.reconcile.taken_names import TAKEN_SECONDS, TakenNames
+from rljob_operator.reconcile.token_renewal import renew_tokens
 
 RESYNC_SECONDS = 10.0
 """Longest time between two passes, and shortest time between two updates of the metrics in the status."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """The result of one reconcile.
-
-    Attributes:
-        phase: the job's phase.
-        status: the status as written.
-        actions: number of changes made; 0 if there is nothing to do, or nothing that can be done now.
-        settled: whether nothing will happen unless the job is changed: it is stalled, or has stopped and is at rest.
-        at_rest: whether the observed objects are the wanted ones.
-        retry_at: when to reconcile again if no event comes before.
-        expire_at: when a finished job is to be deleted.
-    """
-
-    phase: Phase
-    status: RLJobStatus
-    actions: int
-    settled: bool
-    at_rest: bool
-    retry_at: datetime | None
-    expire_at: datetime | None = None
 
 
 class Reconciler:
@@ -93,6 +79,10 @@ class Reconciler:
         loads: returns, by pod, the trajectories that a job's engines generate or have queued; called when a pool
             shrinks.
         rules: returns what jobs may name.
+        sites: returns the Sites that pools may be at; None where a pool's datacenter is not checked.
+        site_pools: returns what is known of a job's pools at sites, by pool.
+        notices: returns, by name, the nodes that are about to be taken away.
+        admission: returns what the queue says that the job waits in; None if it waits in none.
         concurrent: apply independent manifests concurrently, because each call waits for a server.
     """
 
@@ -107,6 +97,10 @@ class Reconciler:
         outage: Callable[[RLJob], Trouble | None] = lambda _: None,
         loads: Callable[[RLJob], Awaitable[Mapping[str, int]]] | None = None,
         rules: Callable[[], JobRules] = lambda: JobRules({}),
+        sites: Callable[[], KnownSites] | None = None,
+        site_pools: Callable[[RLJob], Mapping[str, SitePool]] = lambda _: {},
+        notices: Callable[[], Mapping[str, NodeNotice]] = lambda: MappingProxyType({}),
+        admission: Callable[[], QueueAdmission | None] = lambda: None,
         concurrent: bool = False,
     ) -> None:
         self._cluster = cluster
@@ -117,12 +111,17 @@ class Reconciler:
         self._outage = outage
         self._loads = loads
         self._rules = rules
+        self._sites = sites
+        self._site_pools = site_pools
+        self._notices = notices
+        self._admission = admission
         self._concurrent = concurrent
         self._desired = DesiredMemo()
         self._metrics_written: datetime | None = None
         self._rejected: tuple[int | None, str] = (0, "")
         """The generation whose children the cluster rejected, and why; nothing is applied until the spec changes."""
         self._taken, self._above = TakenNames(cluster), PodControllers(cluster)
+        self._gang = GangChoice(cluster)
         self._refusals, self._rehearsal = PolicyRefusals(cluster), Rehearsal(cluster)
 
     async def reconcile(self, job: RLJob) -> Pass:
@@ -136,7 +135,8 @@ class Reconciler:
         try:
             if self._defaults.per_job:
                 check_name(observed)
-            resolved = resolve_job(job, self._defaults)
+            defaults = replace(with_sites(self._defaults, self._sites), admission=observed.admission)
+            resolved = resolve_job(job, with_revisions(defaults, observed))
             attempt = trainer_attempts.decide(
                 observed, resolved, wanted_hash=self._desired.trainer_hash(resolved), backoff=self._backoff
             )
@@ -146,13 +146,19 @@ class Reconciler:
                 observed.pools,
                 restorable=may_be_restored(job, observed.status.trainer_attempt),
                 tokens_expire=None if resolved.issuer is None else tokens.expires,
-                scaled=scaling.replicas,
+                scaled={**scaling.replicas, **scaled_at_sites(observed)},
                 nodes=attempt.nodes,
+                gang=await self._gang.choose(observed, resolved, attempt),
+                lost_sites=observed.lost_sites,
+                has_run=observed.has_run,
             )
             made = self._desired(resolved, targets)
             assessment = job_status.assess(observed, attempt, metrics_due=due)
             if assessment.phase is Phase.RUNNING:
                 self._rules().check(job)
+                if self._sites is not None:
+                    self._sites().check(job)
+                self._gang.check()
             if self._rejected[0] == job.metadata.generation:
                 raise SpecError("", self._rejected[1])
             if assessment.phase is not Phase.RUNNING:
@@ -164,8 +170,8 @@ class Reconciler:
             if assessment.phase is Phase.RUNNING:
                 await self._refusals.check(made, job.metadata.generation, now)
                 await self._rehearsal.check(observed, made)
-        except (SpecError, NotAllowed) as error:
-            assessment = job_status.rejected(observed, _reason(error), str(error))
+        except REJECTIONS as error:
+            assessment = job_status.rejected(observed, rejection_reason(error), str(error))
         except Refused as error:
             self._refusals.add(error, job.metadata.generation, now)
             assessment = job_status.rejected(observed, "PolicyRefused", str(error))
@@ -177,6 +183,8 @@ class Reconciler:
             assessment = job_status.rejected(observed, "NameTaken", str(error))
         else:
             wanted = made
+            if assessment.phase is Phase.RUNNING:
+                wanted = (*made, *held_back(observed, resolved))
         failed = assessment.phase is Phase.FAILED
         wanted = (*wanted, *kept_gang(observed, failed=failed))
         assessment = failure_advice.added(assessment, observed, self._defaults)
@@ -186,8 +194,11 @@ class Reconciler:
         if due:
             self._metrics_written = now
         if stalled:
-            await self._renew(observed, tokens)
+            await renew_tokens(self._cluster, self._defaults.issuer, observed, tokens)
         actions = () if stalled else await self._with_costs(job, observed, plan(observed, wanted))
+        has_engines = assessment.phase in {Phase.RUNNING, Phase.STALLED}
+        if has_engines:
+            actions = with_leaving_engines(observed, actions)
         # The status of a pool that is about to change is written in the next pass: writing it now would create a newer
         # version of the object than the one that the change is based on.
         changing = {Ref.of(action.manifest) for action in actions if isinstance(action, Apply)}
@@ -197,6 +208,8 @@ class Reconciler:
                     await self._cluster.apply_status(manifest)
         try:
             await perform(self._cluster, actions, concurrent=self._concurrent)
+            for event in notice_events(observed) if has_engines else ():
+                await self._cluster.event(job, event)
         except Rejected as error:
             self._rejected = job.metadata.generation, str(error)
             return await self.reconcile(job)
@@ -209,7 +222,8 @@ class Reconciler:
                 return await self.reconcile(job)
             # Of a job that is to end, whatever is refused: its pods go.
         moving = condition(assessment.status, "Reconciling")
-        times = [assessment.retry_at, self._refusals.retry_at, *(pod.doubtful_until for pod in observed.pods)]
+        times = [assessment.retry_at, self._refusals.retry_at, self._gang.retry_at(now)]
+        times += [pod.doubtful_until for pod in observed.pods]
         if self._defaults.issuer is not None:
             times.append(tokens.renewed_at)
         if not due and self._metrics_written is not None and job_status.outdated(assessment.status, observed):
@@ -229,9 +243,18 @@ class Reconciler:
     async def _observe(self, job: RLJob, *, now: datetime) -> Observed:
         children, above = await self._above.read(job)
         status, metrics = await self._cluster.status(job), self._metrics()
-        outage, shared = self._outage(job), self._defaults.per_job
         return summarize(
-            job, status, children, above, now=now, metrics=metrics, outage=outage, keeps_log=shared
+            job,
+            status,
+            children,
+            above,
+            now=now,
+            metrics=metrics,
+            outage=self._outage(job),
+            keeps_log=self._defaults.per_job,
+            site_pools=self._site_pools(job),
+            notices=self._notices(),
+            admission=self._admission(),
         )
 
     async def tear_down(self, job: RLJob) -> bool:
@@ -239,18 +262,6 @@ class Reconciler:
         observed = await self._observe(job, now=self._clock())
         await perform(self._cluster, plan(observed, ()), concurrent=self._concurrent)
         return not observed.children and not observed.pods
-
-    async def _renew(self, observed: Observed, tokens: TokenTimes) -> None:
-        """Renew the NATS tokens of a job whose spec cannot be followed: the pods that it has continue."""
-        job, issuer = observed.job, self._defaults.issuer
-        ref = Ref("ConfigMap", job.metadata.namespace, names.tokens(job.metadata.name))
-        found = observed.children.get(ref)
-        if found is None or issuer is None:
-            return
-        wanted = renewed_tokens(job, found, issuer, expires=tokens.expires)
-        due = [action for action in plan(observed, [wanted]) if isinstance(action, Apply)]
-        with suppress(Refused, Rejected, NameTaken):  # the job's status says what keeps it from continuing
-            await perform(self._cluster, due, concurrent=False)
 
     async def _with_costs(
         self, job: RLJob, observed: Observed, actions: Sequence[ClusterAction]
@@ -269,12 +280,9 @@ class Reconciler:
         while True:
             result = await self.reconcile(job() if callable(job) else job)
             if result.settled:
-                reason, message = _why(result)
-                return ReconcileOutcome(result.phase, reason, message, result.status)
-            seconds = RESYNC_SECONDS
-            if result.retry_at is not None:
-                seconds = min(seconds, max((result.retry_at - self._clock()).total_seconds(), 0.0))
+                return result.outcome
             with suppress(TimeoutError):
+                seconds = result.seconds(self._clock(), longest=RESYNC_SECONDS)
                 async with asyncio.timeout(seconds):  # wait_for may swallow a cancellation before Python 3.12
                     await self._cluster.changed()
 
@@ -282,18 +290,6 @@ class Reconciler:
         if after == before:
             return
         await self._cluster.patch_status(job, after)
-        warnings = (*field_warnings(job, before), *rules_warning(job, before, self._rules().warning(job)))
+        warnings = rules_warning(job, before, self._rules().warning(job))
         for event in (*warnings, *events(before, after)):
             await self._cluster.event(job, event)
-
-
-def _reason(error: SpecError | NotAllowed) -> str:
-    """The reason of the condition of a job that cannot be made."""
-    if isinstance(error, NotAllowed):
-        return "NotAllowed"
-    return "InvalidName" if error.path == NAME else "InvalidTemplate"
-
-
-def _why(result: Pass) -> tuple[str, str]:
-    found = condition(result.status, result.phase.value)
-    return ("", "") if found is None else (found.reason, found.message)

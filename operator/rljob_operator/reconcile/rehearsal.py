@@ -62,9 +62,11 @@ def _workloads(observed: Observed, applied: Sequence[Manifest]) -> Iterator[Mani
 
 def _patched(spec: RLJobSpec) -> set[tuple[str, str | None]]:
     """Role and pool of the templates that the user has patched."""
+    environment = spec.rollout.environment
     found: dict[tuple[str, str | None], object] = {
         (Role.COORDINATOR.value, None): spec.coordinator.template,
         (Role.REWARD.value, None): spec.reward.template,
+        (Role.ENVIRONMENT.value, None): None if environment is None else environment.template,
         (Role.TRAINER.value, None): spec.trainer.template,
         **{(Role.ROLLOUT.value, pool.name): pool.template for pool in spec.rollout.pools},
     }

@@ -59,6 +59,10 @@ class ServerStorage:
         """What an account has."""
         return Room(self._allowed.get(account), self._used.get(account, 0), self.free, self.capacity)
 
+    def has(self, account: str) -> bool:
+        """Whether a server has streams of an account, or the account is in use."""
+        return account in self._used
+
     def streams(self, account: str) -> dict[str, int]:
         """Bytes of each stream of an account, of the replica that has the most."""
         return self._streams.get(account, {})

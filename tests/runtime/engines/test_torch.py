@@ -23,6 +23,7 @@ from rljob_core.trajectory import FinishReason
 from rljob_runtime.engines.random_stream import draw, stream
 from rljob_runtime.engines.stops import Mark, StopTable
 from rljob_runtime.engines.torch.engine import TorchEngine
+from rljob_runtime.engines.torch.model import SlotModel
 from rljob_runtime.engines.torch.options import TorchEngineOptions
 from rljob_runtime.engines.torch.sampler import sample
 
@@ -413,6 +414,37 @@ async def test_half_replaced_weights_end_the_engine(models: list[Path], start: S
     assert engine.version == 0
     with pytest.raises(GenerationFailed, match="the engine died: TypeError"):
         await engine.events()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "rows"),
+    [
+        ((2, 2, 7, 7), [4, 4, 2, 2, 2, 2, 2]),
+        ((2, 2, 7, 7, 5, 5), [4, 4, 4, 4, 4, 4, 4]),
+        ((2, 7, 7, 7, 5), [4, 4, 3, 3, 3, 3, 3, 1, 1, 1, 1, 1]),
+    ],
+    ids=["nobody waits", "they double the batch", "it would not double the batch"],
+)
+async def test_rows_without_a_sequence_are_soon_filled_or_left_out(
+    lengths: Sequence[int],
+    rows: list[int],
+    models: list[Path],
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A step costs as much as it has rows."""
+    decode, computed = SlotModel.decode, list[int]()
+
+    def counted(model: SlotModel, tokens: NDArray[np.int64], **where: Any) -> Any:
+        computed.append(len(tokens))
+        return decode(model, tokens, **where)
+
+    monkeypatch.setattr(SlotModel, "decode", counted)
+    engine = await start(models[0], slots=4)
+    asked = [ask(str(n), prompt(5, seed=n), max_tokens=length) for n, length in enumerate(lengths)]
+    done = await complete(engine, asked)
+    assert computed == rows
+    assert [len(done[str(n)].tokens) for n in range(len(lengths))] == list(lengths)
 
 
 async def test_step_times_are_measured(models: list[Path], start: Start) -> None:

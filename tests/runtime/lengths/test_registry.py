@@ -79,7 +79,8 @@ def test_the_built_in_ones_learn(tmp_path: Path) -> None:
 def test_options_are_checked() -> None:
     assert check_predictor("Ridge", {"groups": 64}, path=PATH).groups == 64
     assert (
-        refusal("Ridge", {"group": 64}) == f"{PATH}.options.group: unknown: length predictor Ridge has groups"
+        refusal("Ridge", {"group": 64})
+        == f"{PATH}.options.group: unknown: did you mean groups? length predictor Ridge has groups"
     )
     assert refusal("Ridge", {"groups": 1}).startswith(f"{PATH}.options.groups: ")
     assert refusal("PromptMeans", {"groups": 1}).endswith("length predictor PromptMeans has no options")

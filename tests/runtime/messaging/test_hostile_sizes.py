@@ -26,21 +26,22 @@ from rljob_runtime.messaging import wire
 from rljob_runtime.messaging.chunks import CHUNKS_HEADER
 from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.messaging.payload_index import SUMMARY_HEADER, LocatedSummary
 from rljob_runtime.messaging.progress import PROGRESS_HEADER, ProgressStore
 from rljob_runtime.messaging.summaries import encode_summaries, summarize
 from rljob_runtime.messaging.trajectories import (
-    SUMMARY_HEADER,
-    LocatedSummary,
     Location,
     TrajectoryQueue,
     TrajectoryStore,
 )
 
-SECONDS = 60
+SECONDS = 300
 MAX_TOKENS = 100
 CHUNK = bytes(MESSAGE_BYTES)
 #: More than one payload of `MAX_TOKENS`, and a copy of it.
 ROOM = 3 * longest_payload(MAX_TOKENS)
+#: Chunks of such a payload at most.
+LISTED = longest_payload(MAX_TOKENS) // MESSAGE_BYTES
 FORGED = encode_summaries([summarize(wire.pack(trajectory(1)))])
 
 
@@ -88,19 +89,24 @@ async def taken(queue: TrajectoryQueue) -> list[str]:
                 return found
 
 
-@pytest.mark.parametrize(("chunks", "named"), [(1, 400), (40, 1)], ids=["one, 400 times", "40, each once"])
+@pytest.mark.parametrize(
+    ("chunks", "named"),
+    [(1, 400), (40, 1), (40, 0), (LISTED, 0)],
+    ids=["one, 400 times", "40, each once", "40 by their name", "as many as a payload has, and larger"],
+)
 async def test_chunks_cost_no_more_than_a_payload_of_the_job(
     store: NatsStore, chunks: int, named: int, dead_letters: list[str]
 ) -> None:
     trajectories = TrajectoryStore(store, max_tokens=MAX_TOKENS)
-    sequences = [await store.publish(Channel.TRAJECTORIES, "chunk", CHUNK) for _ in range(chunks)]
-    listed = ",".join(map(str, sequences * named))
+    data = CHUNK if chunks > LISTED else bytes(MESSAGE_BYTES + 60_000)
+    sequences = [await store.publish(Channel.TRAJECTORIES, f"chunk.x.{n}", data) for n in range(chunks)]
+    listed = ",".join(map(str, sequences * named)) or f"x/{chunks}"
     headers = {CHUNKS_HEADER: listed, SUMMARY_HEADER: FORGED}
     at = await store.publish(Channel.TRAJECTORIES, "payload", b"four", headers=headers)
-    of_progress = [await store.publish(Channel.PROGRESS, f"g1.0.{n}", CHUNK) for n in range(chunks)]
+    of_progress = [await store.publish(Channel.PROGRESS, f"g1.0.x.{n}", data) for n in range(chunks)]
     stored = StoredProgress(Inherited(1, 100, VersionSpan(3, 3), 1, 0, "d"), ())
     header = TypeAdapter(StoredProgress).dump_json(stored).decode()
-    listed = ",".join(map(str, of_progress * named))
+    listed = ",".join(map(str, of_progress * named)) or f"x/{chunks}"
     progress_headers = {CHUNKS_HEADER: listed, PROGRESS_HEADER: header}
     await store.publish(Channel.PROGRESS, "g1.0", b"four", headers=progress_headers)
     await trajectories.put([trajectory(2)])
@@ -113,13 +119,19 @@ async def test_chunks_cost_no_more_than_a_payload_of_the_job(
 
 
 @pytest.mark.parametrize(
-    "listed", ["1,1", "1,", ",", "-1", "1_0", "１", "1" * 5000, "1, 2", "0x1"], ids=lambda text: text[:8]
+    "listed",
+    [
+        *("1,1", "1,", ",", "-1", "1_0", "１", "1" * 5000, "1, 2", "0x1"),
+        *("n/0", "n/01", "n/1/1", "n/１", "n/999999999", f"n/{'9' * 5000}", "/1", "é/1", f"{'n' * 65}/1"),
+        *("*/1", ">/1", "x.*/1", "a b/1"),
+    ],
+    ids=lambda text: text[:8],
 )
 async def test_what_is_no_list_of_chunks_is_a_dead_letter(
     store: NatsStore, listed: str, dead_letters: list[str]
 ) -> None:
     trajectories = TrajectoryStore(store)
-    await store.publish(Channel.TRAJECTORIES, "chunk", b"part")
+    await store.publish(Channel.TRAJECTORIES, "chunk.n.0", b"part")
     at = await store.publish(Channel.TRAJECTORIES, "payload", b"x", headers={CHUNKS_HEADER: listed})
     assert await trajectories.get([Location(at, 0, "")]) == [None]
     assert len(dead_letters) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import uuid4
 
 import nats
@@ -10,6 +11,7 @@ import pytest
 from e2e.harness.nats_server import EmbeddedServer
 
 from rljob_core.ports import Channel
+from rljob_core.spec import MOST_TURNS
 from rljob_core.stream_names import StreamNames
 from rljob_core.streams_budget import payload_bytes
 from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan
@@ -57,6 +59,32 @@ def generated(number: int, *, prompt: int, response: int) -> Trajectory:
         engine=f"{LONGEST_NAME}.12345678",
         sample="sampled",
     )
+
+
+def episode(turns: int) -> Trajectory:
+    """An episode of so many turns of 1 to 9 tokens, of as many versions, each with an observation before the next."""
+    segments = [*generated(0, prompt=5, response=3).segments]
+    for turn in range(1, turns):
+        seen, made = generated(turn, prompt=1 + turn % 9, response=1 + 4 * turn % 9).segments
+        segments += [replace(seen, source=Source.ENVIRONMENT), made]
+    return replace(generated(0, prompt=5, response=3), segments=tuple(segments), score=-1.2345678901234567e-7)
+
+
+async def test_an_episode_takes_no_more_than_is_reserved_for_it(nats_server: EmbeddedServer) -> None:
+    names = StreamNames.of_job(namespace=LONGEST_NAME, job="j" * 52, uid=str(uuid4()))
+    store = NatsStore(nats_server.url, subject=names.subject, stream_prefix=names.prefix)
+    await store.open()
+    client = await nats.connect(nats_server.url)
+    taken = 0
+    for turns in (2, 5, 40, MOST_TURNS):
+        played = episode(turns)
+        await TrajectoryStore(store).put([played])
+        info = await client.jetstream().stream_info(names.stream(Channel.TRAJECTORIES))
+        taken, before = info.state.bytes, taken
+        behind = sum(len(s.tokens) for s in played.segments[1:])
+        assert taken - before <= payload_bytes(prompt_tokens=5, response_tokens=behind, turns=turns), turns
+    await client.close()
+    await store.close()
 
 
 @pytest.mark.parametrize("together", [1, 3])

@@ -165,6 +165,15 @@ async def found(world: World, number: int = 0) -> StoredProgress:
     return stored
 
 
+async def killed(world: World) -> StoredProgress:
+    """What an engine has published that was killed then."""
+    instance = await world.start("one")
+    await world.send(instance, work())
+    await world.until(lambda: bool(world.stored(Channel.PROGRESS)))
+    await world.kill("one")
+    return await found(world)
+
+
 def test_progress_is_published_every_so_many_tokens_and_deleted_with_the_payload() -> None:
     async def test(world: World) -> None:
         instance = await world.start("one")
@@ -186,11 +195,7 @@ def test_progress_is_published_every_so_many_tokens_and_deleted_with_the_payload
 
 def test_a_killed_engine_costs_what_it_has_not_published() -> None:
     async def test(world: World) -> None:
-        instance = await world.start("one")
-        await world.send(instance, work())
-        await world.until(lambda: bool(world.stored(Channel.PROGRESS)))
-        await world.kill("one")
-        stored = await found(world)
+        stored = await killed(world)
         assert EVERY <= stored.inherited.tokens < LENGTH
         assert stored.weights == ((0, ""),)
         await world.announce(1, "m1")
@@ -226,8 +231,9 @@ def test_a_drained_engine_loses_nothing() -> None:
         # All steps that were over by then: its last one may have ended with the drain.
         assert stored.inherited.tokens == pytest.approx((LENGTH * STEP_SECONDS - 2.0) / STEP_SECONDS, abs=3)
         (gone,) = [e for e in world.events() if isinstance(e, EngineGone)]
-        (payload,) = [m for m in world.stored(Channel.TRAJECTORIES) if m.suffix == "payload"]
-        assert gone == EngineGone(instance, payload.sequence)
+        assert gone == EngineGone(instance)
+        last = [(m.suffix, m.headers.get("Rljob-Engine")) for m in world.stored(Channel.TRAJECTORIES)]
+        assert last == [("payload", None), ("drained", instance)]
 
     in_virtual_time(test)
 
@@ -252,16 +258,12 @@ def test_progress_that_is_continued_twice_names_all_weights_that_generated_it() 
 
 @pytest.mark.parametrize(
     ("change", "epoch"),
-    [({}, 1), ({"digest": "other"}, 2), ({"sequence": 99}, 2), ({"attempt": 7}, 2), ({"tokens": LENGTH}, 2)],
-    ids=["of a coordinator that was replaced", "other tokens", "gone", "of another attempt", "too many"],
+    [({}, 1), ({"digest": "other"}, 2), ({"attempt": 7}, 2), ({"tokens": LENGTH}, 2)],
+    ids=["of a coordinator that was replaced", "other tokens", "of another attempt", "too many"],
 )
-def test_progress_that_is_missing_or_damaged_is_given_back(change: dict[str, Any], epoch: int) -> None:
+def test_progress_that_is_not_what_was_assigned_is_given_back(change: dict[str, Any], epoch: int) -> None:
     async def test(world: World) -> None:
-        instance = await world.start("one")
-        await world.send(instance, work())
-        await world.until(lambda: bool(world.stored(Channel.PROGRESS)))
-        await world.kill("one")
-        stored = await found(world)
+        stored = await killed(world)
         await world.announce(0, epoch=2)
         successor = await world.start("two")
         inherited = replace(stored.inherited, **change)
@@ -269,6 +271,34 @@ def test_progress_that_is_missing_or_damaged_is_given_back(change: dict[str, Any
         await world.until(lambda: bool(world.events()))
         assert world.events() == [GenerationEnded(successor, "g0.0", 2, "ProgressLost", failure=False)]
         assert await found(world) == stored
+
+    in_virtual_time(test)
+
+
+def test_progress_that_is_gone_is_given_back() -> None:
+    async def test(world: World) -> None:
+        stored = await killed(world)
+        await world.store.purge(Channel.PROGRESS, "g0.0")
+        successor = await world.start("two")
+        await world.send(successor, work(attempt=2, inherited=stored.inherited))
+        await world.until(lambda: bool(world.events()))
+        assert world.events() == [GenerationEnded(successor, "g0.0", 2, "ProgressLost", failure=False)]
+
+    in_virtual_time(test)
+
+
+def test_progress_is_known_by_its_digest_whatever_its_sequence_on_another_server() -> None:
+    async def test(world: World) -> None:
+        instance = await world.start("one")
+        await world.send(instance, work())
+        await asyncio.sleep((LENGTH - EVERY // 2) * STEP_SECONDS)  # its successor makes no further progress
+        await world.kill("one")
+        inherited = replace((await found(world)).inherited, sequence=99)
+        successor = await world.start("two")
+        await world.send(successor, work(attempt=2, inherited=inherited))
+        await world.until(lambda: bool(world.payloads()))
+        assert not world.events()
+        await world.until(lambda: not world.stored(Channel.PROGRESS))
 
     in_virtual_time(test)
 

@@ -14,9 +14,11 @@ from random_trajectories import trajectory
 from rljob_core.errors import StoreFull
 from rljob_core.ports import Channel, MessageStore
 from rljob_core.trajectory import Trajectory
-from rljob_runtime.messaging import wire
+from rljob_runtime.messaging import chunks, wire
+from rljob_runtime.messaging.chunks import CHUNKS_HEADER
+from rljob_runtime.messaging.payload_index import SUMMARY_HEADER, EndOfPayloads, LocatedSummary, StreamItem
 from rljob_runtime.messaging.summaries import encode_summaries, summarize
-from rljob_runtime.messaging.trajectories import LocatedSummary, Location, TrajectoryStore
+from rljob_runtime.messaging.trajectories import Location, TrajectoryStore
 
 LIMIT = 8 << 20
 
@@ -39,7 +41,7 @@ def equal(one: Trajectory | None, other: Trajectory) -> bool:
 
 async def located(store: TrajectoryStore, count: int, start: int = 1) -> list[LocatedSummary]:
     found: list[LocatedSummary] = []
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         reader = store.summaries(start)
         async for some in reader:
             found += some
@@ -114,6 +116,36 @@ async def test_one_above_the_limit_is_cut_and_comes_back_whole(store: MessageSto
     got = await trajectories.get(locations([by_id["g2.0"], by_id["g1.0"]]))
     assert equal(got[0], large)
     assert equal(got[1], small)
+
+
+async def test_chunks_that_the_release_before_has_named_by_their_sequences_are_found(
+    store: MessageStore,
+) -> None:
+    value = trajectory(2, tokens=3000)
+    pieces, rest = chunks.cut(wire.encode([value]), 4000)
+    at = [await store.publish(Channel.TRAJECTORIES, "chunk", piece) for piece in pieces]
+    assert len(at) > 1
+    headers = {
+        CHUNKS_HEADER: ",".join(map(str, at)),
+        SUMMARY_HEADER: encode_summaries([summarize(wire.pack(value))]),
+    }
+    await store.publish(Channel.TRAJECTORIES, "payload", rest, headers=headers)
+    trajectories = TrajectoryStore(store, payload_bytes=4000)
+    (got,) = await trajectories.get(locations(await located(trajectories, 1)))
+    assert equal(got, value)
+
+
+async def test_an_engines_last_word_follows_its_payloads(store: MessageStore) -> None:
+    trajectories = TrajectoryStore(store, payload_bytes=4000)
+    await trajectories.put([trajectory(1, tokens=3000)])
+    await trajectories.put_end("e0.x")
+    found: list[StreamItem] = []
+    async for some in trajectories.summaries():
+        found += some
+        if len(found) == 2:
+            break
+    assert isinstance(found[0], LocatedSummary)
+    assert found[1] == EndOfPayloads("e0.x", found[0].sequence + 1)
 
 
 async def test_chunks_alone_are_not_visible(store: MessageStore, dead_letters: list[str]) -> None:
@@ -229,7 +261,7 @@ async def test_a_queue_gives_trajectories_says_which_are_lost_and_ends_what_is_u
     (again,) = await queue.fetch(messages=10, timeout=60)
     assert again.delivery.deliveries == 2
     await again.ack()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while await store.unacknowledged(Channel.TRAJECTORIES, "reward"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)  # an acknowledgement has no answer
     assert len(dead_letters) == 3

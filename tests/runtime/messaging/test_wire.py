@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
 
@@ -169,6 +170,16 @@ def test_columns_that_do_not_fit_are_refused(columns: tuple[list[float], ...]) -
     )
     with pytest.raises(ValueError, match="column"):
         wire.encode([value])
+
+
+def test_an_environments_score_is_stored_and_covered_by_the_digest() -> None:
+    plain = trajectory()
+    scored = [dataclasses.replace(plain, score=score) for score in (0.0, -0.1, 1e6)]
+    assert [found.score for found in wire.decode(wire.encode([plain, *scored]))] == [None, 0.0, -0.1, 1e6]
+    assert len({wire.digest(each) for each in (plain, *scored)}) == 4
+    assert b"score" not in wire.encode([plain])  # as the release before reads it
+    with pytest.raises(CorruptPayload):
+        wire.decode(wire.encode([dataclasses.replace(plain, score=1.1e6)]))
 
 
 def test_the_digest_is_of_the_trajectory_and_not_of_its_place() -> None:

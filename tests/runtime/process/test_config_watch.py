@@ -11,7 +11,7 @@ import pytest
 
 from rljob_core.config import JobConfig
 from rljob_core.spec import PipelineSpec, RLJobSpec
-from rljob_runtime.process.config_watch import pipeline_changes, spec_changes
+from rljob_runtime.process.config_watch import lost_sites, pipeline_changes, spec_changes
 
 
 def text(pipeline: dict[str, Any], **spec: Any) -> str:
@@ -95,6 +95,24 @@ async def test_a_coordinator_is_told_of_every_field_once(volume: Volume) -> None
     volume.write(text(bound(2), backoffLimit=8))
     second = await following()
     assert (second.backoff_limit, second.pipeline.bound) == (8, 2)
+    await changes.aclose()
+
+
+async def test_a_coordinator_is_told_which_sites_are_lost(tmp_path: Path) -> None:
+    file = tmp_path / "lost-sites.json"
+    file.write_text('["east"]')
+    changes = lost_sites(tmp_path / "config.json")
+
+    async def following() -> tuple[str, ...]:
+        return await asyncio.wait_for(anext(changes), 60)
+
+    assert await following() == ("east",)
+    file.write_text("[")  # it is being replaced
+    waiting = asyncio.create_task(following())
+    await asyncio.sleep(1.5)
+    assert not waiting.done()
+    file.unlink()
+    assert await waiting == ()
     await changes.aclose()
 
 

@@ -8,16 +8,17 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import psutil
 import pytest
 
 from rljob_core import worker_protocol
 
-PATIENCE = 60.0  # seconds; of a busy machine
+PATIENCE = 300.0  # seconds; of a busy machine
 # A role is a Python program here, and needs the modules that a variable names.
 SERVER = """
 import sys
@@ -34,7 +35,7 @@ if request is not None:
 class Server:
     """A fork server, and the other end of its socket."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, output: BinaryIO | None = None) -> None:
         self.folder = folder
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(PATIENCE)
@@ -43,14 +44,17 @@ class Server:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", SERVER, str(folder / "device")],
                 stdin=theirs,
-                stderr=log,
+                stdout=output,
+                stderr=output or log,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path]), "OF_SERVER": "1"},
             )
 
+    def tell(self, **message: object) -> None:
+        self._socket.sendall(json.dumps(message).encode() + b"\n")
+
     def ask(self, number: int, role: str, **environment: str) -> None:
         own = {worker_protocol.DIE_WITH_PARENT: "1", **environment}
-        request = {"id": number, "role": role, "environment": own, "log": str(self.log(number))}
-        self._socket.sendall(json.dumps(request).encode() + b"\n")
+        self.tell(id=number, role=role, environment=own, log=str(self.log(number)))
 
     def answer(self) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(self._answers.readline())
@@ -163,3 +167,48 @@ def test_its_processes_end_with_it(end: str, tmp_path: Path) -> None:
     server.close()
     assert psutil.wait_procs([forked], timeout=PATIENCE)[1] == []
     server.process.wait(PATIENCE)
+
+
+def test_a_request_does_not_wait_for_all_that_is_imported_ahead(server: Server) -> None:
+    begun, go = server.folder / "begun", server.folder / "go"
+    waits = f"""
+import pathlib, time
+pathlib.Path({str(begun)!r}).touch()
+while not pathlib.Path({str(go)!r}).exists():
+    time.sleep(0.01)
+"""
+    (server.folder / "first_ahead.py").write_text(waits)
+    (server.folder / "second_ahead.py").write_text("")
+    server.tell(modules=["first_ahead", "missing_ahead", "second_ahead"])
+    deadline = time.monotonic() + PATIENCE
+    while not begun.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    role = "import sys; print([name for name in ('first_ahead', 'second_ahead') if name in sys.modules])"
+    server.ask(1, role)
+    go.touch()
+    assert server.answer()["id"] == 1
+    assert server.answer() == {"id": 1, "code": 0}
+    assert server.log(1).read_text() == "['first_ahead']\n"
+    server.fork(2, role, NEEDS="second_ahead missing_ahead")
+    assert server.answer() == {"id": 2, "code": 0}
+    assert server.log(2).read_text() == "['first_ahead', 'second_ahead']\n"
+
+
+def test_what_it_said_before_it_had_a_log_is_in_the_log(tmp_path: Path) -> None:
+    (tmp_path / "says.py").write_text("import sys; print('at first'); sys.stderr.write('too\\n')")
+    (tmp_path / "says_more.py").write_text("print('later', flush=True)")
+    with (tmp_path / "unnamed").open("w+b") as output:
+        server = Server(tmp_path, output=output)
+    (tmp_path / "unnamed").unlink()
+    server.tell(modules=["says"])
+    server.fork(1, "pass", NEEDS="says")
+    assert server.answer() == {"id": 1, "code": 0}
+    server.tell(log=str(tmp_path / "named.log"))
+    server.tell(modules=["says_more"])
+    server.fork(2, "pass", NEEDS="says_more")
+    server.close()
+    assert server.process.wait(PATIENCE) == 0
+    said = (tmp_path / "named.log").read_text()
+    assert sorted(said.splitlines()[:2]) == ["at first", "too"]
+    assert said.splitlines()[2:] == ["later"]

@@ -41,6 +41,8 @@ from rljob_runtime.rewards.pool import RewardPool
 from rljob_runtime.rewards.trial import load_on_trial
 from rljob_runtime.roles.reward import run_reward
 
+pytestmark = pytest.mark.drawn("processes of rewards", 18)
+
 CHARACTERS = "0123456789+-= abcdefghijklmnopqrstuvwxyz"
 #: Seconds of a function: longer than any takes, on a machine that has much else to do; and where some hang.
 LIMIT, SHORT = 60.0, 6.0
@@ -479,7 +481,7 @@ async def test_a_pool_whose_idle_processes_were_killed_continues() -> None:
         assert not (await pool.score(ScoringJob(0, False, "1"))).error
     finally:
         await pool.close()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while _pool_processes():
         assert time.monotonic() < deadline, "a process outlived its pool"
         await asyncio.sleep(0.05)
@@ -493,7 +495,7 @@ async def test_a_pool_whose_idle_processes_take_no_answer_continues(monkeypatch:
         await pool.start()
         for process in _pool_processes():
             process.suspend()
-        async with asyncio.timeout(300):  # it waits three times as long as a start takes
+        async with asyncio.timeout(600):  # it waits three times as long as a start takes
             assert not (await pool.score(ScoringJob(0, False, "1"))).error
     finally:
         await pool.close()
@@ -636,7 +638,7 @@ def test_nothing_outlives_a_reward_process_that_is_killed(tmp_path: Path, module
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait()
         parent.stdout.close()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while any(_alive(process) for process in family):
         assert time.monotonic() < deadline, "a process outlived the reward worker"
         time.sleep(0.05)

@@ -99,7 +99,7 @@ def test_several_functions_are_resolved_in_order(sums: PromptSource, module: str
         (
             ["bleu"],
             "[0]",
-            "write one of exact_match, verifier, math_verify, package.module:function, or install",
+            "write one of exact_match, verifier, math_verify, python_tests, package.module:function, or install",
         ),
         (["exact_match", "verifier", "exact_match"], "[2]", "listed twice"),
         (["no_such_module:f"], "[0]", "no_such_module cannot be imported: ModuleNotFoundError"),

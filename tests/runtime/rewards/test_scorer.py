@@ -20,6 +20,7 @@ from user_modules import user_module
 from rljob_contract.samples import job_config
 from rljob_core.config import JobConfig
 from rljob_core.errors import RewardFailed, SpecError
+from rljob_runtime.process.frames import ServerConnection, frame, read_frame
 from rljob_runtime.rewards import scorer as scorer_module
 from rljob_runtime.rewards import server_start
 from rljob_runtime.rewards.messages import (
@@ -27,12 +28,12 @@ from rljob_runtime.rewards.messages import (
     LARGEST_REQUEST,
     ScoringJob,
     ScoringOutcome,
-    frame,
-    read_frame,
     setup_reply,
 )
-from rljob_runtime.rewards.places import Child, Container, ScoringConnection, scoring_environment
+from rljob_runtime.rewards.places import Child, Container, scoring_environment
 from rljob_runtime.rewards.scorer import Scorer
+
+pytestmark = pytest.mark.drawn("processes of rewards", 18)
 
 #: A user's reward function: what it does is what the answer says.
 USER_MODULE = """
@@ -92,7 +93,7 @@ def config_of(*functions: str, **reward: Any) -> JobConfig:
 
 
 async def outcomes(scorer: Scorer, *completions: str) -> list[ScoringOutcome]:
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(300):
         return await asyncio.gather(*(scorer.score(ScoringJob(0, False, text)) for text in completions))
 
 
@@ -293,7 +294,7 @@ class LyingPlace:
         self._honest = Child(os.environ)
         self._server: asyncio.Server | None = None
 
-    async def connect(self) -> ScoringConnection:
+    async def connect(self) -> ServerConnection:
         self.connections += 1
         if self.lie is None:
             return await self._honest.connect()

@@ -23,7 +23,7 @@ from rljob_runtime.messaging.ledger import CHAIN_DIGEST, CLAIM, RECORDS
 from rljob_runtime.messaging.memory.store import MemoryStore
 from rljob_runtime.weights.create import open_store
 
-SECONDS = 200.0
+SECONDS = 300.0
 """After which a test that waits for something gives up: a job's, on a machine that has much else to do."""
 
 

@@ -29,7 +29,7 @@ def raising_later(render: Render) -> Render:
     return text
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(400)
 async def test_a_prompt_that_raises_when_it_is_sent_is_given_up(tmp_path: Path) -> None:
     model = tiny_model(tmp_path / "model")
     config = job(tmp_path, model, mode="BoundedAsync")

@@ -17,6 +17,7 @@ from rljob_core import actions, messages, records
 from rljob_core.actions import (
     CheckRewards,
     DropProgress,
+    EngineDrained,
     GrowStream,
     LengthsPredicted,
     ListProgress,
@@ -28,6 +29,7 @@ from rljob_core.actions import (
     ProgressListed,
     PromptsMeasured,
     RewardsComplete,
+    SignalSeen,
     SpecChanged,
     StreamLimit,
 )
@@ -35,10 +37,12 @@ from rljob_core.errors import Fenced, SpecError
 from rljob_core.messages import (
     EngineDied,
     EngineGone,
+    EngineSignal,
     GenerationEnded,
     OptimizerReset,
     PayloadMissing,
     RoleFailed,
+    SamplesLost,
     StepProposed,
     StepStats,
     TrainerReady,
@@ -52,6 +56,7 @@ from rljob_core.records import (
     StepRestored,
     VersionsRevoked,
 )
+from rljob_core.site_actions import FindMark, MarkFound, SendMark, SiteHeartbeat, SiteMarkSeen, SitesLost
 from rljob_core.spec import PipelineSpec
 from rljob_runtime.roles.decision_log import DecisionLog, decode, encode
 from rljob_runtime.roles.decision_replay import replay
@@ -265,6 +270,13 @@ def test_a_log_of_another_release_is_refused(world: LoggedWorld, tmp_path: Path)
 NAN = float("nan")
 COMMIT = StepCommitted(1, "", 1, 1, (("g0.0",),), 0, "r", "m", "k")
 NOT_IN_THAT_JOB = [
+    SiteHeartbeat("east", 3),
+    SiteMarkSeen(4, "east", 2),
+    SendMark("east", 2),
+    FindMark("east"),
+    MarkFound("east", 2),
+    SignalSeen("e.x", EngineSignal("e.x", "b", 0, 0, 0, 4, 0, 0, 0, site="east")),
+    SitesLost(("east",)),
     records.SpecInForce({"steps": 3}),
     PayloadAbsent(1, "e.x", "g0.0", 1),
     RewardsComplete(1, 2),
@@ -277,10 +289,13 @@ NOT_IN_THAT_JOB = [
     PredictLengths((3, 4), ((1, (5, 6)),)),
     GrowStream(1 << 30, 1 << 29, "long prompts"),
     EngineGone("e.x"),
+    EngineDrained(2, "e.x"),
     EngineDied("e.x", 139, "why"),
     GenerationEnded("e.x", "g0.0", 1, "Stopped", True, "why"),
     PayloadMissing(1, 1, 0, ("g0.0",)),
     OptimizerReset(1, 3, "step-000002", None),
+    SamplesLost("sums-reward-0", 3, "no space left on device"),
+    SamplesLost("sums-reward-0", 3, ""),
     RoleFailed("trainer", "why"),
     StepProposed(COMMIT, StepStats(loss=NAN, grad_norm=float("inf"))),
     CheckRewards(1),

@@ -22,15 +22,18 @@ from rljob_core.messages import (
     TRAINER_WORK,
     CoordinatorEvent,
     EngineDied,
+    EngineGone,
     EngineSignal,
     GenerationEnded,
     Hello,
+    RoleFailed,
     StepProposed,
     StepStats,
     TrainerReady,
 )
 from rljob_core.ports import Channel, Message
 from rljob_core.records import RecordBatch, StepCommitted, decode_batch
+from rljob_core.site_border import SOURCE
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.roles.coordinator import Coordinator
 from rljob_runtime.roles.coordinator.worker_messages import WorkerMessages
@@ -84,6 +87,18 @@ SIGNALS = [
 def test_an_event_that_cannot_be_is_refused(sender: str, data: bytes) -> None:
     messages = WorkerMessages()
     assert messages.event(Message(1, sender, data, {})) is None
+    assert messages.refusals.counts.total() == 1
+
+
+def test_a_site_sends_events_of_engines_only() -> None:
+    """What a stream has from a site has a header that the hub's server writes."""
+    gone = COORDINATOR_EVENT.dump_json(EngineGone("pod-0.a"))
+    failed = COORDINATOR_EVENT.dump_json(RoleFailed("trainer", "forged", 1))
+    from_site = {SOURCE: "RLJOB_events:abc 1 > > rljob.events.trainer"}
+    messages = WorkerMessages()
+    assert messages.event(Message(1, "rollout", gone, from_site)) is not None
+    assert messages.event(Message(2, "trainer", failed, {})) is not None
+    assert messages.event(Message(3, "trainer", failed, from_site)) is None
     assert messages.refusals.counts.total() == 1
 
 

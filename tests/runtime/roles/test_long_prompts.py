@@ -69,7 +69,7 @@ async def connect(nats_server: EmbeddedServer) -> AsyncIterator[Callable[..., Aw
         await store.close()
 
 
-@pytest.mark.timeout(150)  # what stands still does not end by itself
+@pytest.mark.timeout(400)  # what stands still does not end by itself
 async def test_a_slow_response_is_stored_although_long_prompts_could_fill_the_stream(
     nats_server: EmbeddedServer,
     connect: Callable[..., Awaitable[NatsStore]],
@@ -94,7 +94,7 @@ async def test_a_slow_response_is_stored_although_long_prompts_could_fill_the_st
         await check(roles)
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(400)
 async def test_only_prompts_that_no_message_can_carry_are_given_up(
     nats_server: EmbeddedServer, connect: Callable[..., Awaitable[NatsStore]], tmp_path: Path
 ) -> None:

@@ -63,7 +63,7 @@ def longer(config: JobConfig, **spec: Any) -> JobConfig:
 async def test_engines_and_coordinator_take_it_over_between_two_buffers(tmp_path: Path, model: Path) -> None:
     config = longer(job(tmp_path, model, mode="BoundedAsync", maxStaleness=3), steps=20, evaluation=None)
     # So slow that swaps find something running, however slow all else is.
-    config.spec.rollout.engine.options["stepSeconds"] = 0.005
+    config.spec.rollout.engine.options["stepSeconds"] = 0.02
     async with Roles(config, model) as roles:
         await asyncio.wait_for(roles.until(lambda m: m.version >= 4), SECONDS)
         roles.change(bounded(3, inflight="Restart"))

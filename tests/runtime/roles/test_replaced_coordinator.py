@@ -14,6 +14,7 @@ from rljob_core.ports import Channel
 from rljob_core.trajectory import FinishReason, Trajectory, VersionSpan
 from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
+from rljob_runtime.messaging.payload_index import SUMMARY_HEADER
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.roles.coordinator import Coordinator
 from rljob_runtime.weights.memory import MemoryTransport
@@ -41,11 +42,12 @@ def test_it_deletes_no_payload_that_its_successor_may_need() -> None:
         await succeed()
         # Of a group that only the successor knows: to the first one it is of no use.
         unknown = Trajectory("g9000.0", 1, 9000, (), VersionSpan(0, 0), FinishReason.STOP, "e")
-        sequence = await TrajectoryStore(connect()).put([unknown])
+        await TrajectoryStore(connect()).put([unknown])
         with pytest.raises(BaseExceptionGroup) as raised:
             await running
         assert raised.group_contains(Fenced)
-        (left,) = await connect().get(Channel.TRAJECTORIES, [sequence])
+        left = await connect().last(Channel.TRAJECTORIES)
         assert left is not None
+        assert "g9000.0" in left.headers[SUMMARY_HEADER]
 
     virtual_time.run(whole(), limit=600.0)

@@ -79,8 +79,9 @@ class Place:
             CONFIG, self.store, self.weights, self.checkpoints, version=version, instance="rljob-run.x"
         )
 
-    async def reopen(self) -> Reopened | None:
-        return await reopen(CONFIG, self.store, self.weights, self.checkpoints, instance="rljob-run.x")
+    async def reopen(self, *, steps: int = CONFIG.spec.steps) -> Reopened | None:
+        config = CONFIG.model_copy(update={"spec": CONFIG.spec.model_copy(update={"steps": steps})})
+        return await reopen(config, self.store, self.weights, self.checkpoints, instance="rljob-run.x")
 
     async def state(self) -> JobState:
         return await Ledger(self.store, job=JOB, instance="reader").replay()
@@ -183,12 +184,29 @@ async def test_a_failed_job_is_opened_again_and_loses_nothing_that_was_committed
     assert (findings.counts["versions"], findings.counts["versions_revoked"]) == (3, 0)
 
 
-async def test_only_a_failed_job_is_opened_again(place: Place):
+@pytest.mark.parametrize("is_finished", [False, True])
+async def test_a_job_that_has_not_ended_or_has_all_of_its_steps_is_not_opened_again(
+    place: Place, is_finished: bool
+):
     ended = job_with_checkpoints()
+    if is_finished:
+        ended.write(JobFinished("Succeeded"), GroupAborted("g6", "JobFinished"))
     await place.leave(ended)
     before = await place.store.depths()
-    assert await place.reopen() is None
+    assert await place.reopen(steps=3) is None
     assert await place.store.depths() == before
+
+
+async def test_a_finished_job_is_opened_again_for_more_steps(place: Place):
+    ended = job_with_checkpoints()
+    ended.write(
+        CheckpointSaved(3, 1, "step-000003"), JobFinished("Succeeded"), GroupAborted("g6", "JobFinished")
+    )
+    await place.leave(ended)
+    assert await place.reopen(steps=4) == Reopened(3, "")
+    state = await place.state()
+    assert (state.version, state.finished, state.aborted) == (3, None, {"JobFinished": 2})
+    assert [m.version for m in place.weights.manifests()] == [1, 2, 3]
 
 
 async def test_a_commit_that_the_ledger_had_lost_is_taken_back_first(place: Place):

@@ -88,6 +88,9 @@ async def test_an_engine_stays_on_its_version_and_catches_up(
             signals(roles, "a-0", lambda s: not s.stuck and s.version >= 4), SECONDS
         )
         assert not well.draining
+        assert [swap.version for swap in well.swaps] == sorted({swap.version for swap in well.swaps})
+        assert well.swaps[-1].version == well.version
+        assert all(swap.began > well.started and swap.seconds >= 0 for swap in well.swaps)
         await finish(roles)
     await check(roles)
 

@@ -237,7 +237,7 @@ def test_a_process_that_runs_out_of_memory_says_so(model: Path) -> None:
         [sys.executable, "-c", OUT_OF_MEMORY, str(model)],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
         check=False,
     )
     assert "step 4: out of memory in the forward and backward of 2000 sequences" in done.stdout, done.stderr

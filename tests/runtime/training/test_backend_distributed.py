@@ -63,7 +63,7 @@ def ranks(model: Path, out: Path, *, size: int) -> list[list[float]]:
                     text=True,
                 )
             )
-        outputs = [process.communicate(timeout=240) for process in processes]
+        outputs = [process.communicate(timeout=600) for process in processes]
         assert [p.returncode for p in processes] == [0] * size, "\n".join(errors for _, errors in outputs)
     finally:
         for process in processes:

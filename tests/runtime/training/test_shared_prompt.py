@@ -21,7 +21,7 @@ from rljob_runtime.training.forward import InFloat64, log_probabilities, token_l
 from rljob_runtime.training.losses.clipped import GSPO
 from rljob_runtime.training.losses.loss import LossSettings
 from rljob_runtime.training.losses.sums import loss_sums
-from rljob_runtime.training.packing import flex
+from rljob_runtime.training.packing import flex, short_groups
 from rljob_runtime.training.packing.attention import EXACT, NAME, attend, supports_shared_prompts
 from rljob_runtime.training.packing.layout import PackedGroup, places
 from rljob_runtime.training.packing.rows import Row
@@ -256,6 +256,30 @@ def test_attention_on_a_gpu_is_that_of_the_cpu(
 
     for found, expected in zip(results("cuda", dtype), results("cpu", torch.float64), strict=True):
         assert float((found - expected).norm() / expected.norm()) <= bound
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("key_heads", [1, 4])
+def test_short_groups_are_computed_together_as_block_by_block(
+    dtype: torch.dtype, key_heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups of several sizes, without a prompt, without a response, and with an empty one."""
+    layout = (PackedGroup(0, 5, (3, 0, 2)), PackedGroup(10, 0, (4,)), PackedGroup(14, 6, ()))
+    random = torch.Generator().manual_seed(1)
+    shapes = [(1, heads, 20, 8) for heads in (4, key_heads, key_heads)]
+    given = [torch.randn(shape, generator=random, dtype=torch.float64).to(dtype) for shape in shapes]
+    weight = torch.randn((1, 20, 4, 8), generator=random, dtype=torch.float64).to(dtype)
+    found = []
+    for longest in (short_groups.LONGEST, 0):
+        monkeypatch.setattr(short_groups, "LONGEST", longest)
+        assert short_groups.are_short(layout) == (longest > 0)
+        leaves = [tensor.clone().requires_grad_() for tensor in given]
+        out, _ = attend(torch.nn.Identity(), *leaves, None, shared_prompts=layout)
+        (out * weight).sum().backward()
+        found.append([out.detach(), *(leaf.grad for leaf in leaves)])
+    tolerance = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 2e-2}[dtype]
+    for together, block_by_block in zip(*found, strict=True):
+        torch.testing.assert_close(together, block_by_block, rtol=tolerance, atol=tolerance)
 
 
 def test_places_of_tokens() -> None:

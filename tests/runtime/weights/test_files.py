@@ -151,7 +151,7 @@ def test_reading_manifests_loads_no_torch(store: StoredWeights, root: Path) -> N
         f"assert open_store('Files', uri={str(root)!r}).proposals(0)[0].version == 1;"
         "assert 'torch' not in sys.modules and 'fsspec' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=600)
 
 
 def test_files_are_mapped_on_file_systems_that_are_known(

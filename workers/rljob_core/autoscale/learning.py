@@ -34,6 +34,7 @@ def learned(
         pool.name: now + UNAVAILABLE_SECONDS
         for pool in pools
         if pool.least < pool.most
+        and not pool.unheard
         and pool.name not in unavailable
         and (pool.late_seconds > START_SECONDS or _replaceable(pool, pools, unavailable))
     }
@@ -54,6 +55,7 @@ def _replaceable(pool: ScaledPool, pools: Sequence[ScaledPool], unavailable: Map
     """Whether engines of a pool find no node, and another pool may have more than it has."""
     return pool.unscheduled_seconds > SCHEDULE_SECONDS and any(
         other.name != pool.name
+        and not other.unheard
         and other.name not in unavailable
         and other.unscheduled_seconds <= SCHEDULE_SECONDS
         and other.within(other.wanted or 0) < other.most
@@ -70,7 +72,7 @@ def _efficiency(
     """
     seen = load.settled
     enough = len(seen.recent) >= SMOOTHED_STEPS and load.step >= state.changed_step + SMOOTHED_STEPS
-    if not enough or any(pool.wanted is not None and pool.ready < pool.wanted for pool in pools):
+    if not enough or any(pool.is_starting for pool in pools):
         return state.efficiency
     promised = sum(pool.ready * state.speeds.get(pool.name, 0.0) for pool in pools)
     if promised <= 0 or seen.supply <= 0:

@@ -130,6 +130,10 @@ def _offers(pools: Sequence[ScaledPool], state: ScalerState, goal: ScalingGoal) 
     """What each pool offers: as fast as it is known to be, with as many engines as can be started."""
     offers = []
     for pool in pools:
+        if pool.unheard:
+            kept = pool.within(pool.wanted or 0)
+            offers.append(PoolOffer(pool.name, pool.price, 0.0, kept, kept))
+            continue
         speed = state.speeds.get(pool.name, 0.0) * state.efficiency
         speed /= 1 + pool.interruptions * pool.start_seconds / _SECONDS_OF_HOUR
         most = pool.most
@@ -246,7 +250,7 @@ def _may_change(
         return True
     if seen.waiting <= goal.waiting + URGENT:
         return False
-    starting = any(pool.wanted is not None and pool.ready < pool.wanted for pool in pools)
+    starting = any(pool.is_starting for pool in pools)
     return not starting and load.step >= state.changed_step + _LEAST_STEPS
 
 

@@ -44,6 +44,8 @@ class ScaledPool:
         start_seconds: that an engine takes until it serves.
         late_seconds: for how long not all engines that are wanted have been ready; 0 if all are.
         unscheduled_seconds: for how long an engine has found no node; 0 if all have one.
+        unheard: whether nobody knows what its engines do, as those of a site that is away: they are left as they are,
+            and counted on for nothing.
     """
 
     name: str
@@ -56,6 +58,12 @@ class ScaledPool:
     start_seconds: float = USUAL_START_SECONDS
     late_seconds: float = 0.0
     unscheduled_seconds: float = 0.0
+    unheard: bool = False
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether engines that are wanted do not serve yet."""
+        return self.wanted is not None and self.ready < self.wanted and not self.unheard
 
     def within(self, replicas: int) -> int:
         """The nearest number of engines that it may have."""

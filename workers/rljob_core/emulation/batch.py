@@ -62,7 +62,6 @@ class EngineBatch(Generic[S]):
         prefill_seconds: what each token of a context that is computed adds to a step.
         kv_tokens: capacity of the KV cache; None for any number.
         prefix_caching: whether a prompt that several sequences share is held once.
-        recompute_cache: whether new weights have all contexts computed again.
         begin: called with a sequence and the version when it first joins; sets its length.
         preempted: called with a sequence that is to be preempted, before it leaves.
 
@@ -84,7 +83,6 @@ class EngineBatch(Generic[S]):
         prefill_seconds: float = 0.0,
         kv_tokens: int | None = None,
         prefix_caching: bool = True,
-        recompute_cache: bool = True,
         preempted: Callable[[S], None] = lambda _: None,
     ) -> None:
         self.profile = profile
@@ -94,7 +92,6 @@ class EngineBatch(Generic[S]):
         self.versions: list[tuple[int, int]] = [(0, -1)]
         self._slots = slots
         self._prefill_seconds = prefill_seconds
-        self._recompute_cache = recompute_cache
         self._cache = KVCache(kv_tokens, prefix_caching=prefix_caching)
         self._prefill = 0  # tokens of contexts that the next step computes
         self._begin, self._preempted = begin, preempted
@@ -123,13 +120,18 @@ class EngineBatch(Generic[S]):
         while self._cache.is_overfull and len(self.running) > 1:
             self._preempt(self.running[-1])
 
-    def use(self, version: int) -> None:
-        """Generate with weights of this version from the next step on."""
+    @property
+    def cached(self) -> int:
+        """Tokens that the KV cache holds."""
+        return self._cache.used
+
+    def use(self, version: int, *, recompute: bool = True) -> None:
+        """Generate with weights of this version from the next step on, which computes all contexts again if asked."""
         oldest = min((s.first for s in self.running), default=self.step)
         self.versions.append((self.step, version))
         while len(self.versions) > 1 and self.versions[1][0] <= oldest:
             del self.versions[0]
-        if self._recompute_cache:
+        if recompute:
             self._prefill = self._cache.used
 
     def stop(self) -> list[S]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-DeviceName = Literal["H100", "L40S"]
+DeviceName = Literal["H100", "H20", "L40S"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class EmulatedDevice:
 
 DEVICES: Mapping[DeviceName, EmulatedDevice] = {
     "H100": EmulatedDevice(8.5e-3, 45e-6, 59e-9, 357_000),
+    "H20": EmulatedDevice(7.3e-3, 282e-6, 50e-9, 449_000),
     "L40S": EmulatedDevice(27e-3, 109e-6, 228e-9, 161_000),
 }
 """The devices by their names, which are values of the option `device`."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from rljob_core.omitted import OMITTED_IF_EMPTY
 from rljob_core.records import Generated, Inherited
 from rljob_core.trajectory import State
 
@@ -22,6 +24,7 @@ class Sibling:
 
     Attributes:
         engine: the engine that it was sent to last.
+        site: where that engine is; empty if it is at the hub.
         min_version: oldest weights that may produce its next token.
         failures: failed attempts.
         first: the oldest attempt whose progress it may inherit: the last one that started from the prompt.
@@ -40,6 +43,7 @@ class Sibling:
     first: int = 1
     inherited: Inherited | None = None
     deaths: int = 0
+    site: Annotated[str, OMITTED_IF_EMPTY] = ""
 
     @property
     def is_survivor(self) -> bool:

@@ -274,7 +274,7 @@ class JobState:
             if sibling.state is not State.RESERVED:
                 raise ProtocolViolation(f"{trajectory} is {sibling.state}: it cannot be dispatched")
             self._index.change(sibling, State.GENERATING, engine=record.engine)
-            sibling.min_version = record.min_version
+            sibling.min_version, sibling.site = record.min_version, record.site
             sibling.inherited = record.inherited.get(trajectory)
             if sibling.inherited is not None:
                 self.counts["resumed"] += 1

@@ -25,6 +25,7 @@ from rljob_core.messages.coordinator_events import (
     OptimizerReset,
     PayloadMissing,
     RoleFailed,
+    SamplesLost,
     StepProposed,
     TrainerReady,
 )
@@ -37,6 +38,7 @@ from rljob_core.messages.engine_work import (
     Generate,
     Release,
     Sample,
+    work_suffix,
 )
 from rljob_core.messages.metrics import STEP_METRICS, PoolSpeed, StepMetrics, StepStats
 from rljob_core.messages.rewards import (
@@ -47,14 +49,20 @@ from rljob_core.messages.rewards import (
     REWARD_QUEUE,
     RewardBatch,
     RewardResult,
+    site_mark,
 )
 from rljob_core.messages.signals import (
+    AWAITED,
     COORDINATOR_SIGNAL,
     ENGINE_SIGNAL,
     ENGINE_SIGNALS,
     LONGEST,
+    REJECTED,
+    SITE_SIGNALS,
+    SWAPS_SIGNALLED,
     EngineProfile,
     EngineSignal,
+    WeightSwap,
 )
 from rljob_core.messages.trainer_work import (
     TRAINER_WORK,
@@ -68,6 +76,7 @@ from rljob_core.messages.trainer_work import (
 )
 
 __all__ = [
+    "AWAITED",
     "COORDINATOR_EVENT",
     "COORDINATOR_SIGNAL",
     "ENGINE_SIGNAL",
@@ -76,11 +85,14 @@ __all__ = [
     "LONGEST",
     "MARK",
     "MARK_HEADER",
+    "REJECTED",
     "RELEASED",
     "REWARD_ACK_WAIT",
     "REWARD_BATCH",
     "REWARD_QUEUE",
+    "SITE_SIGNALS",
     "STEP_METRICS",
+    "SWAPS_SIGNALLED",
     "TRAINER_WORK",
     "VERSION_ANNOUNCED",
     "Cancel",
@@ -107,6 +119,7 @@ __all__ = [
     "RewardResult",
     "RoleFailed",
     "Sample",
+    "SamplesLost",
     "StepMetrics",
     "StepProposed",
     "StepStats",
@@ -114,4 +127,7 @@ __all__ = [
     "TrainerWork",
     "TrainingItem",
     "VersionAnnounced",
+    "WeightSwap",
+    "site_mark",
+    "work_suffix",
 ]

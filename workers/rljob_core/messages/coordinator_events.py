@@ -36,11 +36,12 @@ class GenerationEnded:
 class EngineGone:
     """An engine has drained and stops; it has stored the progress of its unfinished trajectories.
 
-    `stored` is the sequence of the newest payload that it has stored: everything up to there has ended.
+    Its payloads have ended with a message in the trajectory stream (`EngineDrained`), which it has stored before. An
+    engine of the release before stores none, and gives the sequence of its newest payload as `stored`.
     """
 
     engine: str
-    stored: int = 0
+    stored: int | None = None
     kind: Literal["engine_gone"] = "engine_gone"
 
 
@@ -56,12 +57,16 @@ class EngineDied:
         message: the engine's last words; empty if there are none.
         beginning: the group that it was just beginning, of those that have outlived an engine; empty for none, or if it
             has not said so.
+        trajectories: those that it was generating shortly before, as far as it has said so.
+        tokens: about how many tokens of the response each of these had, what it was resumed from included.
     """
 
     engine: str
     exit_code: int
     message: str = ""
     beginning: str = ""
+    trajectories: tuple[str, ...] = ()
+    tokens: tuple[int, ...] = ()
     kind: Literal["engine_died"] = "engine_died"
 
     @property
@@ -69,6 +74,11 @@ class EngineDied:
         """`exit code 139 (SIGSEGV): last words`."""
         code = exit_in_words(self.exit_code)
         return f"{code}: {self.message}" if self.message else code
+
+    @property
+    def reached(self) -> dict[str, int]:
+        """The tokens by trajectory."""
+        return dict(zip(self.trajectories, self.tokens, strict=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +148,30 @@ class OptimizerReset:
 
 
 @dataclass(frozen=True, slots=True)
+class SamplesLost:
+    """A reward worker cannot keep samples: their store is full, slow or gone. For people.
+
+    It repeats this every minute while it cannot.
+
+    Attributes:
+        worker: its name.
+        lost: samples that it has dropped since it started.
+        message: what the store answers; empty once samples are stored again.
+    """
+
+    worker: str
+    lost: int
+    message: str
+    kind: Literal["samples_lost"] = "samples_lost"
+
+    @property
+    def sentence(self) -> str:
+        """The same as a sentence."""
+        why = self.message[:300]  # each line of the metrics repeats it
+        return f"{self.worker} cannot store samples ({self.lost} are lost), training continues: {why}"
+
+
+@dataclass(frozen=True, slots=True)
 class RoleFailed:
     """A role cannot continue: the job fails with this message for the user.
 
@@ -171,6 +205,7 @@ CoordinatorEvent = (
     | CheckpointWritten
     | PayloadMissing
     | OptimizerReset
+    | SamplesLost
     | RoleFailed
 )
 COORDINATOR_EVENT: TypeAdapter[CoordinatorEvent] = TypeAdapter(

@@ -38,6 +38,15 @@ class Generate:
     kind: Literal["generate"] = "generate"
 
 
+def work_suffix(engine: str, *, site: str) -> str:
+    """The suffix of an engine's work queue: the server of a site takes what begins with `site.<its name>.`.
+
+    Args:
+        site: where the engine is; empty for the hub.
+    """
+    return f"site.{site}.engine.{engine}" if site else f"engine.{engine}"
+
+
 @dataclass(frozen=True, slots=True)
 class Cancel:
     """Stop these attempts, or do not begin them; `attempts` holds one number for each of `trajectories`."""

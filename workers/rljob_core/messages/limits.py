@@ -18,7 +18,7 @@ import re
 from typing import Any, TypeVar
 
 from rljob_core.messages.metrics import StepStats
-from rljob_core.spec import LONGEST_RESPONSE
+from rljob_core.spec import LONGEST_RESPONSE, MOST_TURNS
 from rljob_core.streams_budget import CHUNK_BYTES, LONGEST_PROMPT_TOKENS, payload_bytes
 
 MESSAGE_BYTES = CHUNK_BYTES
@@ -50,6 +50,7 @@ _WORDS = frozenset({"detail", "error", "message", "reason", "stuck"})
 _PATTERNS = {
     # Part of subjects and keys, where `*` and `>` mean others.
     "engine": re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*"),
+    "site": re.compile(r"([a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?)?"),
     "trajectory": re.compile(r"(g\d{1,12}|e\d{1,12}-\d{1,12})\.\d{1,9}", re.ASCII),
 }
 _NAME = re.compile(r"[!-~]*")
@@ -67,7 +68,7 @@ def longest_payload(max_tokens: int = LONGEST_RESPONSE) -> int:
     Args:
         max_tokens: of a response, `spec.rollout.sampling.maxTokens`; the longest of any job if it is not known.
     """
-    return payload_bytes(prompt_tokens=LONGEST_PROMPT_TOKENS, response_tokens=max_tokens)
+    return payload_bytes(prompt_tokens=LONGEST_PROMPT_TOKENS, response_tokens=max_tokens, turns=MOST_TURNS)
 
 
 def within_limits(message: Said) -> Said:

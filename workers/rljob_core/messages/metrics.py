@@ -7,13 +7,31 @@ from typing import Annotated
 
 from pydantic import TypeAdapter
 
+from rljob_core.messages.signals import WeightSwap
+from rljob_core.omitted import OMITTED_IF_EMPTY, OMITTED_IF_NONE
 from rljob_core.records import PipelineSet
-from rljob_core.records.omitted import OMITTED_IF_EMPTY
 
 
 @dataclass(frozen=True, slots=True)
 class StepStats:
-    """Statistics of one training step. Losses are divided by the algorithm's normaliser; times are in seconds."""
+    """Statistics of one training step. Losses are divided by the algorithm's normaliser; times are in seconds.
+
+    Attributes:
+        loss: what the step minimised, averaged as the loss averages (docs/losses.md), with the KL term.
+        kl: KL divergence to the reference model, averaged in the same way, without its factor; 0 without a reference.
+        clip_fraction: share of the trained tokens whose loss was clipped.
+        importance_mean: mean of the factors that correct tokens for stale data; 1 on fresh data.
+        grad_norm: norm of the gradient before it was clipped to `maxGradNorm`.
+        learning_rate: of this step.
+        tokens: of responses that were trained on.
+        staleness_mean, staleness_max: versions by which the step's trajectories were behind the policy it trained.
+        seconds_waiting: for which the trainer waited for trajectories.
+        seconds_training: of forward, backward and the optimizer.
+        seconds_publishing: of writing the new version for the engines.
+        entropy: nats per token, estimated from what the engines drew: the mean of −log p of the responses' tokens,
+            under the weights that drew them. None if no token was drawn, or the backend does not say.
+        truncated: share of the trajectories that ended because they had `sampling.maxTokens` tokens.
+    """
 
     loss: float = 0.0
     kl: float = 0.0
@@ -27,6 +45,8 @@ class StepStats:
     seconds_waiting: float = 0.0
     seconds_training: float = 0.0
     seconds_publishing: float = 0.0
+    entropy: Annotated[float | None, OMITTED_IF_NONE] = None
+    truncated: Annotated[float | None, OMITTED_IF_NONE] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +72,40 @@ class StepMetrics:
 
     Attributes:
         step, version: committed steps; of an evaluation, the version that was evaluated.
+        reward_mean, reward_std: over the trajectories of the step: mean, and standard deviation.
+        heldout_sampled, heldout_greedy: mean rewards of the evaluation, at `spec.rollout.sampling` and greedily.
         last_version: the version that ends the job, if it is a later one than `spec.steps`; else 0.
-        heldout_mixed: answers of the evaluation, of two for each prompt, that hold tokens of later versions, of which
-            `heldout_newest` is the newest; 0 if none does.
+        heldout_mixed, heldout_newest: answers of the evaluation, of two for each prompt, that hold tokens of later
+            versions, and the newest of these versions; 0 if none does.
+        heldout_seconds: from the evaluation's start, by this coordinator, to its last score.
+        response_tokens_mean: mean length of the step's responses.
         optimizer_reset: why the optimizer continued with another state than the one that the newest steps left, and
             since which version; empty if it did not, as far as this coordinator knows.
+        samples_lost: what a reward worker says about samples that it cannot keep; empty if all are kept.
         seconds, tokens_generated: since this coordinator started.
         trajectories, aborted, attempts_failed: counts over the whole job, by outcome or reason.
+        groups_uniform, uniform_prompts: of the step's groups, and of those that they replaced because of this, the
+            share whose rewards were all equal: they teach nothing; and the first prompts of these.
+        reward_parts: mean of each function's score over the step's trajectories, as far as this coordinator read them.
         queues: open trajectories by state.
+        tokens_per_second: that all engines together have generated since the line before.
+        engines: that are alive.
         slots, assigned: trajectories that `engines` can generate at once, and how many of these are taken.
+        trainer_attempt: number of the trainer's attempt, from 1.
         epoch: how many coordinators the job has had.
         length_correlation, length_recall: how well lengths of answers were predicted: rank correlation, and the part of
             the longest fifth of groups that was predicted to be (`rljob_core.lengths.quality`); 0 while unknown.
+        stats: of a commit: what the step did.
         writer: the number of this one's writer epoch, which differs from that of any other; 0 from earlier releases.
         pipeline: the `spec.pipeline` of the buffers that open now.
         pipeline_refused: why the newest `spec.pipeline` is not in force; empty if it is.
         room_refused: why the trajectory stream is smaller than everything that may be under way; empty if it is not.
         room_wanted: bytes that it would have to hold; 0 if it holds them.
+        sites_away: sites that cannot be reached; their engines count as the others do.
+        sites_held: sites that get no new work until the hub has taken more of what they have stored for it.
         pools: speeds of the engines by pool, in a job that has a pool of scaling policy Internal.
+        swaps: swaps of weights since the line before, by engine, 64 at most; after a coordinator is replaced, the
+            newest ones come again.
         finished, message: the job's outcome, once it has ended.
         gone_back: the user has gone back to `version`: earlier lines about later versions, or an end, do not count.
     """
@@ -83,7 +119,11 @@ class StepMetrics:
     heldout_greedy: float | None = None
     heldout_newest: Annotated[int, OMITTED_IF_EMPTY] = 0
     heldout_mixed: Annotated[int, OMITTED_IF_EMPTY] = 0
+    heldout_seconds: Annotated[float | None, OMITTED_IF_NONE] = None
     response_tokens_mean: float | None = None
+    groups_uniform: Annotated[float | None, OMITTED_IF_NONE] = None
+    uniform_prompts: Annotated[tuple[int, ...], OMITTED_IF_EMPTY] = ()
+    reward_parts: Annotated[dict[str, float], OMITTED_IF_EMPTY] = field(default_factory=dict)
     tokens_generated: int = 0
     tokens_per_second: float = 0.0
     trajectories: dict[str, int] = field(default_factory=dict)
@@ -105,10 +145,14 @@ class StepMetrics:
     gone_back: bool = False
     last_version: Annotated[int, OMITTED_IF_EMPTY] = 0
     optimizer_reset: Annotated[str, OMITTED_IF_EMPTY] = ""
+    samples_lost: Annotated[str, OMITTED_IF_EMPTY] = ""
     writer: Annotated[int, OMITTED_IF_EMPTY] = 0
     length_correlation: Annotated[float, OMITTED_IF_EMPTY] = 0.0
     length_recall: Annotated[float, OMITTED_IF_EMPTY] = 0.0
     pools: Annotated[dict[str, PoolSpeed], OMITTED_IF_EMPTY] = field(default_factory=dict)
+    sites_away: Annotated[tuple[str, ...], OMITTED_IF_EMPTY] = ()
+    sites_held: Annotated[tuple[str, ...], OMITTED_IF_EMPTY] = ()
+    swaps: Annotated[dict[str, tuple[WeightSwap, ...]], OMITTED_IF_EMPTY] = field(default_factory=dict)
 
 
 STEP_METRICS: TypeAdapter[StepMetrics] = TypeAdapter(StepMetrics)

@@ -15,7 +15,13 @@ MARK, MARK_HEADER = "mark", "Rljob-Mark"
 """Suffix of an empty message in the reward stream, and its header `<coordinator's instance>/<number of the check>`.
 
 A coordinator stores it behind all scores of a check (`CheckRewards`): once it reads the mark back, it has read them.
+Marks that come by way of a site (`SendMark`) are among payloads and progress, with the site's name in their suffix.
 """
+
+
+def site_mark(site: str) -> str:
+    """Suffix of marks that come by way of a site."""
+    return f"{MARK}.{site}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,13 @@ ENGINE_SIGNALS = "engine."
 """First part of the keys of engines: `engine.<instance>` holds an `EngineSignal`."""
 COORDINATOR_SIGNAL = "coordinator"
 """The key that holds the instance of the coordinator that wrote it last: the coordinator's own heartbeat."""
+SITE_SIGNALS = "site."
+"""First part of the keys of sites: `site.<site>` holds the instance of the coordinator whose heartbeat came back from
+there last."""
+AWAITED = "WeightsAwaited"
+"""First word of `EngineSignal.stuck` of an engine whose site does not have the announced weights yet."""
+REJECTED = "WeightsRejected"
+"""The same of an engine whose newest weights do not match their manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,25 @@ LONGEST = 8
 """Trajectories that a signal names at most."""
 
 
+SWAPS_SIGNALLED = 4
+"""Swaps of weights that a signal names at most: the newest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSwap:
+    """An engine took new weights; meanwhile it generated nothing, or (`inflight: Keep`) only what it had begun.
+
+    Attributes:
+        version: that it has had since.
+        began: seconds since 1970, by the engine's clock.
+        seconds: for how long.
+    """
+
+    version: int
+    began: float
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class EngineSignal:
     """An engine's heartbeat: its weights and its load.
@@ -57,6 +83,13 @@ class EngineSignal:
         kv_tokens: how many tokens its KV cache holds; None if the engine does not say, or any number.
         longest: of the running trajectories those that have the most tokens and could be released, each with its
             attempt and how many tokens of its response are stored; `LONGEST` at most.
+        site: where it is, empty for the hub; None from an engine of a release that does not say.
+        outbox_bytes, outbox_limit: of an engine at a site, what its server has stored for the hub of all engines there,
+            and how much it may store; 0 for no limit, or if the engine does not say.
+        swaps: its newest swaps of weights, `SWAPS_SIGNALLED` at most, the newest last.
+        announced: the newest version that was announced to it, which it may take later; 0 before one was, and from an
+            engine of a release that does not say.
+        in_environment: of those that it holds, episodes that wait for their environment: they need no slot.
     """
 
     engine: str
@@ -75,6 +108,12 @@ class EngineSignal:
     context: int = 0
     kv_tokens: int | None = None
     longest: tuple[tuple[str, int, int], ...] = ()
+    site: str | None = None
+    outbox_bytes: int = 0
+    outbox_limit: int = 0
+    swaps: tuple[WeightSwap, ...] = ()
+    announced: int = 0
+    in_environment: int = 0
 
 
 ENGINE_SIGNAL: TypeAdapter[EngineSignal] = TypeAdapter(EngineSignal)

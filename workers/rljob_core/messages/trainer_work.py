@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from rljob_core.records.omitted import OMITTED_IF_EMPTY
+from rljob_core.omitted import OMITTED_IF_EMPTY
 from rljob_core.trajectory import VersionSpan
 
 

@@ -99,7 +99,7 @@ def _give_up_prompt(context: PlannerContext, prompt: int, reason: str, *, evalua
             context.messages.payloads.release([(answer, attempt)])
             if engine:  # the prompt was measured, and raised when it was to be sent
                 context.liveness.free_slot(engine)
-                endings.cancel(context, engine, [(answer, attempt)])
+                endings.cancel(context, engine, [(answer, attempt)], site=context.site_of(engine))
     elif not evaluation and group is not None:
         # A row that could be read before may raise when it is read again, by the next coordinator, for instance.
         unsent = [sibling.id for sibling in group.siblings if sibling.payload is None]
@@ -145,7 +145,10 @@ def _largest(context: PlannerContext, tokens: int | None) -> float:
         return 0
     if tokens is None:
         return math.inf
-    return payload_bytes(prompt_tokens=tokens, response_tokens=context.spec.rollout.sampling.max_tokens)
+    rollout = context.spec.rollout
+    return payload_bytes(
+        prompt_tokens=tokens, response_tokens=rollout.sampling.max_tokens, turns=rollout.max_turns
+    )
 
 
 def allowance(context: PlannerContext) -> Allowance:
@@ -159,7 +162,7 @@ def allowance(context: PlannerContext) -> Allowance:
         size, step = sibling_bytes(context, group.id), state.buffers.buffer_of(group.id).step
         for sibling in group.siblings:
             if sibling.payload is not None:
-                found.free -= _stored_bytes(sibling)
+                found.free -= _stored_bytes(context, sibling)
             elif sibling.state is State.GENERATING:
                 found.free -= size
                 found.generating += size
@@ -180,12 +183,14 @@ def _is_ample(context: PlannerContext) -> bool:
     return not room.limit or room.is_ample(context.state, context.spec, idle=idle)
 
 
-def _stored_bytes(sibling: Sibling) -> int:
+def _stored_bytes(context: PlannerContext, sibling: Sibling) -> int:
     payload = sibling.payload
     if payload is None:
         return 0
     return payload_bytes(
-        prompt_tokens=payload.tokens - payload.response_tokens, response_tokens=payload.response_tokens
+        prompt_tokens=payload.tokens - payload.response_tokens,
+        response_tokens=payload.response_tokens,
+        turns=context.spec.rollout.max_turns,
     )
 
 
@@ -222,7 +227,7 @@ def _generate_later(context: PlannerContext, short: float) -> bool:
         for name in reversed(list(buffer.entries)):
             for sibling in state.groups[name].siblings:
                 if sibling.payload is not None:
-                    short -= _stored_bytes(sibling)
+                    short -= _stored_bytes(context, sibling)
                     endings.reset_sibling(context, sibling, "NoRoom", failure=False)
                     found = True
             if short <= 0:

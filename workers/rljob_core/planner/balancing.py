@@ -21,6 +21,7 @@ from rljob_core.messages import Release
 from rljob_core.planner import migration
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView
+from rljob_core.planner.far_engines import transfer_seconds
 from rljob_core.planner.moves import Straggler
 from rljob_core.trajectory import State, group_of
 
@@ -49,8 +50,13 @@ def release_stragglers(context: PlannerContext) -> None:
     is_due = context.now >= moves.looked + _EVERY_SECONDS
     # What waits would take a slot that has just become free; what is free besides can wait for the next look.
     candidates = liveness.with_room(context.prefetch) if is_due else freed
-    free = [v for v in candidates if v.free_slots > 0 and v.profile is not None and not v.stuck]
+    # An engine at a site cannot read the progress of others.
+    free = [
+        v for v in candidates if v.free_slots > 0 and v.profile is not None and not v.stuck and not v.site
+    ]
     if not free:
+        if is_due and any(view.site for view in candidates):
+            moves.looked = context.now  # else all engines of large sites would be looked at in every decision
         return
     if is_due:
         moves.looked = context.now
@@ -67,7 +73,7 @@ def release_stragglers(context: PlannerContext) -> None:
             break  # the others are slower
     for engine, stragglers in released.items():
         ids, attempts = tuple(s.sibling.id for s in stragglers), tuple(s.attempt for s in stragglers)
-        context.act(SendToEngine(engine, (Release(ids, attempts),)))
+        context.act(SendToEngine(engine, (Release(ids, attempts),), context.site_of(engine)))
 
 
 def _stragglers(context: PlannerContext) -> Iterator[Straggler]:
@@ -75,7 +81,7 @@ def _stragglers(context: PlannerContext) -> Iterator[Straggler]:
     state, lengths, moves = context.state, context.lengths.known, context.moves
     most = context.spec.rollout.sampling.max_tokens
     for source in context.liveness.engines.values():
-        if source.profile is None:
+        if source.profile is None or not source.reachable:
             continue
         for trajectory, attempt, tokens in source.longest:
             if trajectory in moves.under_way or moves.counts.get(trajectory, 0) >= MOST_MOVES:
@@ -101,7 +107,7 @@ def _stragglers(context: PlannerContext) -> Iterator[Straggler]:
 
 def _gains_anything(context: PlannerContext, target: EngineView) -> bool:
     """Whether this engine would end anything much sooner, if that may move or not."""
-    return any(_saved(s, target) > LEAST_SAVED * s.seconds for s in context.moves.stragglers)
+    return any(_saved(context, s, target) > LEAST_SAVED * s.seconds for s in context.moves.stragglers)
 
 
 def _best(context: PlannerContext, target: EngineView) -> Straggler | None:
@@ -110,22 +116,31 @@ def _best(context: PlannerContext, target: EngineView) -> Straggler | None:
     for straggler in context.moves.stragglers:
         if straggler.seconds <= most:
             break  # what follows has less time to save
-        saved = _saved(straggler, target)
+        saved = _saved(context, straggler, target)
         if saved > max(most, LEAST_SAVED * straggler.seconds) and _may_move(context, straggler, target):
             best, most = straggler, saved
     return best
 
 
-def _saved(straggler: Straggler, target: EngineView) -> float:
-    """Seconds by which a straggler is expected to end sooner if it moves to this engine."""
+def _saved(context: PlannerContext, straggler: Straggler, target: EngineView) -> float:
+    """Seconds by which a straggler is expected to end sooner if it moves to this engine.
+
+    From a site, the request and the tokens that it has cross the link; its answer would have crossed it later.
+    """
     step = target.step_seconds(straggler.context, more=1)
     again = PREFILL_SHARE * straggler.context * step / (target.taken + 1)
-    return straggler.seconds - straggler.remaining * step - again - HANDOVER_SECONDS
+    saved = straggler.seconds - straggler.remaining * step - again - HANDOVER_SECONDS
+    if not straggler.source.site:
+        return saved
+    site = context.transfers.of(straggler.source.site)
+    answer = transfer_seconds(site, straggler.context + straggler.remaining) - site.costs.latency
+    return saved + answer - transfer_seconds(site, straggler.context)
 
 
 def _may_move(context: PlannerContext, straggler: Straggler, target: EngineView) -> bool:
     return (
         straggler.source is not target
+        and straggler.source.reachable
         and straggler.is_valid
         and _continues(context, straggler.source, target)
         and not _yields(context, straggler)

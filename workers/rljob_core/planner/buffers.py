@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from rljob_core.planner import sites
 from rljob_core.planner.context import PlannerContext
 from rljob_core.records import BufferOpened, GroupMoved, GroupReserved
 from rljob_core.staleness import EntryState, StalenessBuffers
@@ -18,8 +21,15 @@ def open_buffers(context: PlannerContext) -> None:
 
 def move_groups(context: PlannerContext) -> None:
     """Bring finished groups into the current buffer; see `moves`."""
-    for move in moves(context.state.buffers):
+    buffers, kept = context.state.buffers, sites.kept_waiting(context)
+    seen = buffers.changes, kept
+    if (
+        seen == context.unmoved
+    ):  # most observations change no buffer, and a large job's are not searched for each
+        return
+    for move in moves(buffers, kept):
         context.emit(move)
+    context.unmoved = seen if buffers.changes == seen[0] else None
 
 
 def reserve_groups(context: PlannerContext) -> None:
@@ -30,12 +40,15 @@ def reserve_groups(context: PlannerContext) -> None:
             context.emit(GroupReserved(group_id(prompt), prompt, size, buffer.step, buffer.min_version))
 
 
-def moves(buffers: StalenessBuffers) -> list[GroupMoved]:
+def moves(buffers: StalenessBuffers, kept_waiting: Collection[str] = ()) -> list[GroupMoved]:
     """Exchanges of unfinished groups of the current buffer for finished ones of later buffers, where stamps allow.
 
     The step then does not wait for a long trajectory whose own bound leaves it time. A free entry of the current
     buffer is filled first. Among the unfinished groups, those with the newest base are displaced first: they keep the
     most room.
+
+    Args:
+        kept_waiting: groups that wait for a site that is away; they are displaced before the others.
     """
     current = buffers.current
     if current is None or not (current.free or current.count(EntryState.RESERVED)):
@@ -52,7 +65,7 @@ def moves(buffers: StalenessBuffers) -> list[GroupMoved]:
     finished.sort()  # the oldest base first: it has the least room left
     free = current.free
     reserved = current.groups(EntryState.RESERVED)
-    unfinished = sorted(((current.entries[group].base, group) for group in reserved), reverse=True)
+    unfinished = sorted(((g in kept_waiting, current.entries[g].base, g) for g in reserved), reverse=True)
     result: list[GroupMoved] = []
     for _, source, group in finished:
         if free > 0:
@@ -60,8 +73,8 @@ def moves(buffers: StalenessBuffers) -> list[GroupMoved]:
             result.append(GroupMoved(group, source, current.step))
             continue
         place = next(
-            (i for i, (base, _) in enumerate(unfinished) if buffers.buffers[source].admits(base)), None
+            (i for i, (_, base, _) in enumerate(unfinished) if buffers.buffers[source].admits(base)), None
         )
         if place is not None:
-            result.append(GroupMoved(group, source, current.step, unfinished.pop(place)[1]))
+            result.append(GroupMoved(group, source, current.step, unfinished.pop(place)[2]))
     return result

@@ -21,12 +21,14 @@ class PrimeSuspect:
         failed: its sibling that was alone on an engine that died, if the group may be given up for that; else empty.
         cause: what is known of that engine's end, for people.
         rivals: ids of what could explain the earlier deaths of `failed` then, as it was not generated since.
+        has_tokens: whether engines had made tokens of it when they died.
     """
 
     group: str
     failed: str = ""
     cause: str = ""
     rivals: frozenset[str] = frozenset()
+    has_tokens: bool = False
 
 
 @dataclass(slots=True)
@@ -39,6 +41,7 @@ class Cohorts:
         inherited: groups that had outlived an engine when this coordinator began.
         awaited_since: own heartbeats so far when an engine with suspects died whose successor has not come; else None.
         just_begun: groups that outlived an engine which had just begun them.
+        reached: how many tokens each trajectory had when an engine died of it or beside it, the last time.
         prime: the prime suspect, if there is one.
     """
 
@@ -47,6 +50,7 @@ class Cohorts:
     inherited: frozenset[str] = frozenset()
     awaited_since: int | None = None
     just_begun: frozenset[str] = frozenset()
+    reached: dict[str, int] = field(default_factory=dict)
     prime: PrimeSuspect | None = None
 
     def insert(self, *cohorts: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from rljob_core.actions import Action, DeletePayloads, DeleteRewards
@@ -18,6 +19,8 @@ from rljob_core.planner.predicted_lengths import PredictedLengths
 from rljob_core.planner.progress_lookups import ProgressLookups
 from rljob_core.planner.running_metrics import RunningMetrics
 from rljob_core.planner.score_checks import ScoreChecks
+from rljob_core.planner.site_links import SiteLinks
+from rljob_core.planner.site_transfers import SiteTransfers
 from rljob_core.planner.stored_messages import StoredMessages
 from rljob_core.planner.stream_room import StreamRoom
 from rljob_core.planner.trainer_link import TrainerLink
@@ -60,7 +63,11 @@ class PlannerContext:
         moves: trajectories that move from one engine to another.
         room: the size of the trajectory stream, and what planned prompts will take of it.
         pipeline_refused: why the newest `spec.pipeline` is not in force; empty if it is.
+        sites: which sites can be reached.
+        transfers: the links to sites: backlogs, and when weights arrive.
+        unmoved: changes of the buffers and groups kept waiting with which no group was to be moved; None if not known.
         optimizer_reset: what the trainer last said about a checkpoint that it missed; empty if it missed none.
+        samples_lost: of each reward worker that cannot keep samples, when it last said so, and its words.
     """
 
     def __init__(self, config: JobConfig, *, prefetch: float, state: JobState) -> None:
@@ -70,6 +77,9 @@ class PlannerContext:
         self.now = 0.0
         self.state = state
         self.liveness = Liveness()
+        self.sites = SiteLinks(config.grace)
+        self.sites.follow(config.spec.rollout.sites)
+        self.transfers = SiteTransfers(config.links)
         self.messages = StoredMessages()
         self.score_checks = ScoreChecks()
         self.lookups = ProgressLookups()
@@ -83,7 +93,9 @@ class PlannerContext:
         self.moves = Moves()
         self.room = StreamRoom()
         self.pipeline_refused = ""
+        self.unmoved: tuple[int, Collection[str]] | None = None
         self.optimizer_reset = ""
+        self.samples_lost = dict[str, tuple[float, str]]()
         self._records: list[Record] = []
         self._actions: list[Action] = []
 
@@ -104,6 +116,45 @@ class PlannerContext:
     def swaps_on_its_own(self) -> bool:
         """Whether an engine that has work takes newer weights as soon as they are announced."""
         return bool(self.spec.pipeline.inflight != Inflight.KEEP)
+
+    @property
+    def trainer_waits(self) -> bool:
+        """Whether the trainer has nothing to compute, as far as it has said: it waits for the current step's groups."""
+        fed = len(self.state.micro_batches)
+        return self.trainer_link.accepted and (
+            not fed or self.trainer_link.waits_after == (self.state.version, fed)
+        )
+
+    def most_in_environment(self, slots: int) -> int:
+        """Episodes that wait for their environment, which an engine may have beyond its slots."""
+        environment = self.spec.rollout.environment
+        return 0 if environment is None else int(slots * (environment.episodes_per_slot - 1))
+
+    def site_of(self, engine: str) -> str:
+        """Where an engine is, by its signals, or else by the ledger; "" for the hub."""
+        if (view := self.liveness.engines.get(engine)) is not None:
+            return view.site
+        if (loss := self.sites.losses.get(engine)) is not None:
+            return loss.site
+        siblings = self.state.generating_at(engine)
+        return siblings[0].site if siblings else ""
+
+    def has_work(self, engine: str) -> bool:
+        """Whether an engine is generating anything, as far as is known here."""
+        answers = () if self.evaluation is None else self.evaluation.answers_at(engine)
+        return bool(self.state.generating_at(engine) or answers)
+
+    def reaches(self, engine: str) -> bool:
+        """Whether what is sent to an engine can be expected to arrive."""
+        return self.sites.reaches(self.site_of(engine))
+
+    @property
+    def held_away(self) -> int:
+        """How many trajectories engines are generating whose site is away."""
+        if not self.sites.away:
+            return 0
+        held = self.state.generating.items()
+        return sum(len(ids) for engine, ids in held if self.sites.is_away(self.site_of(engine)))
 
     def check_epoch(self, epoch: int) -> None:
         """Stop if an engine or trainer follows a newer coordinator than this one.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import partial
 
 from rljob_core.actions import PublishMetrics, SendToEngine
 from rljob_core.job_state import GroupState, Sibling
@@ -12,8 +13,9 @@ from rljob_core.messages import Generate
 from rljob_core.planner import backpressure, migration, suspects
 from rljob_core.planner.backpressure import Allowance
 from rljob_core.planner.context import PlannerContext
-from rljob_core.planner.engine_choice import EngineView, choose
+from rljob_core.planner.engine_choice import EngineView, choose, whole
 from rljob_core.planner.evaluation import Evaluation, prompt_of, sample_of
+from rljob_core.planner.far_engines import FarEngines, awaits_newest
 from rljob_core.planner.metrics_line import metrics_line
 from rljob_core.planner.placement import Placement, open_engines
 from rljob_core.planner.suspects import Trial
@@ -44,10 +46,11 @@ class Outbox:
     reserved: dict[tuple[str, int], list[Generate]] = field(default_factory=dict)
     siblings: set[str] = field(default_factory=set)
 
-    def add(self, engine: EngineView, item: Generate) -> None:
+    def add(self, context: PlannerContext, engine: EngineView, item: Generate) -> None:
         """Give an engine one trajectory more."""
         engine.assigned += 1
         self.items.setdefault(engine.engine, []).append(item)
+        context.transfers.sent(engine.site)
 
     def admits(self, context: PlannerContext, sibling: Sibling, buffer: Buffer) -> bool:
         """Whether the trajectory stream has room for what a sibling may become."""
@@ -62,7 +65,7 @@ class Outbox:
     ) -> None:
         """Give an engine a held-out answer."""
         run.dispatch(trajectory, engine.engine)
-        self.add(engine, _answer(context, run, trajectory))
+        self.add(context, engine, _answer(context, run, trajectory))
         self.allowance.spend_answer(backpressure.answer_bytes(context, trajectory))
 
     def send(
@@ -80,11 +83,12 @@ class Outbox:
         # engine whose version is newer than the last commit has weights of a lost commit, and will go back.
         oldest = min(engine.version, newest)
         is_needed = step == newest and context.admission.trainer_starves
-        if inherited is None and not is_needed and context.swaps_on_its_own and not engine.stuck:
+        may_wait = context.swaps_on_its_own and not engine.stuck
+        if inherited is None and not is_needed and may_wait and awaits_newest(context, engine, sibling.id):
             oldest = newest  # the trainer does not wait for it yet: it begins under the weights that are on their way
         min_version = max(min_version, oldest)
         item = _generate(context, sibling, min_version, inherited)
-        self.add(engine, item)
+        self.add(context, engine, item)
         self.allowance.spend(step, backpressure.sibling_bytes(context, group_of(sibling.id)))
         self.siblings.add(sibling.id)
         self.reserved.setdefault((engine.engine, min_version), []).append(item)
@@ -101,9 +105,9 @@ def dispatch(context: PlannerContext) -> None:
             items = reserved[start : start + DISPATCHED_ITEMS]
             ids, attempts = tuple(i.trajectory for i in items), tuple(i.attempt for i in items)
             inherited = {i.trajectory: i.inherited for i in items if i.inherited is not None}
-            context.emit(Dispatched(ids, attempts, engine, min_version, inherited))
+            context.emit(Dispatched(ids, attempts, engine, min_version, inherited, context.site_of(engine)))
     for engine, work in outbox.items.items():
-        context.act(SendToEngine(engine, tuple(work)))
+        context.act(SendToEngine(engine, tuple(work), context.site_of(engine)))
 
 
 def _fill(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:
@@ -114,8 +118,12 @@ def _fill(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:
 
 
 def _choose(context: PlannerContext, trial: Trial, min_version: int) -> EngineView | None:
-    engines = open_engines(context, trial.apart)
-    return choose(engines, min_version=min_version, waits=context.swaps_on_its_own, prefetch=context.prefetch)
+    engines, share = open_engines(context, trial.apart), whole
+    if context.transfers.sites:
+        far = FarEngines(context, crowded=False)
+        share = partial(far.share, prompt=None, min_version=min_version)
+    waits = context.swaps_on_its_own
+    return choose(engines, min_version=min_version, waits=waits, prefetch=context.prefetch, share=share)
 
 
 def _dispatch_trial(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:
@@ -182,6 +190,7 @@ def _dispatch_moved(context: PlannerContext, outbox: Outbox, trial: Trial) -> No
 
 def _dispatch_siblings(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:
     queue, placement = context.state.waiting, Placement(context, apart=trial.apart)
+    away = context.held_away  # others begin as much beside it
     postponed: list[Waiting] = []
     while queue:
         waiting = queue.pop()
@@ -192,7 +201,7 @@ def _dispatch_siblings(context: PlannerContext, outbox: Outbox, trial: Trial) ->
         buffer = context.state.buffers.buffer_of(group_of(trajectory))
         if buffer.step != step:  # the group has moved, and was queued for that buffer
             continue
-        begun = len(outbox.siblings)
+        begun = len(outbox.siblings) - away
         if not context.admission.admits(context.state, context.spec, buffer, beginning=begun):
             postponed.append(waiting)
             break
@@ -265,23 +274,24 @@ def _generate(
 def resend(context: PlannerContext, engine: str = "") -> None:
     """Send again what is being generated, as the message may be lost, or its coordinator may have died before it.
 
-    An engine ignores an attempt that it has, and answers `PayloadAbsent` to one that it had.
+    An engine ignores an attempt that it has, and answers `PayloadAbsent` to one that it had. Engines that cannot be
+    reached are left out.
 
     Args:
         engine: the only engine to send to; empty for all of them.
     """
     sent: dict[str, list[Generate]] = {}
-    for name in [engine] if engine else list(context.state.generating):
+    for name in filter(context.reaches, [engine] if engine else list(context.state.generating)):
         for sibling in context.state.generating_at(name):
             # A version that was lost with its commit may never come.
             min_version = min(sibling.min_version, context.state.version)
             sent.setdefault(name, []).append(_generate(context, sibling, min_version, sibling.inherited))
     run = context.evaluation
     for trajectory, assigned in run.engines.items() if run is not None else ():
-        if run is not None and engine in {"", assigned}:
+        if run is not None and engine in {"", assigned} and context.reaches(assigned):
             sent.setdefault(assigned, []).append(_answer(context, run, trajectory))
     for name, items in sent.items():
-        context.act(SendToEngine(name, tuple(items)))
+        context.act(SendToEngine(name, tuple(items), context.site_of(name)))
 
 
 def advance_evaluation(context: PlannerContext) -> None:
@@ -302,15 +312,20 @@ def advance_evaluation(context: PlannerContext) -> None:
             mixed=len(later),
         )
         context.emit(record)
+        line = context.metrics.evaluated(record, metrics_line(context), seconds=context.now - run.started)
         context.evaluation = run = None
-        context.act(PublishMetrics(context.metrics.evaluated(record, metrics_line(context))))
+        context.act(PublishMetrics(line))
     due = version % settings.every_steps == 0 or version == context.last_version
     if run is None and due and version not in context.state.evaluated:
         # An earlier coordinator's attempts, whose results may still arrive, have other numbers.
         first = context.epoch * ATTEMPTS_PER_EPOCH + 1
         killers = {prompt for earlier in context.state.evaluated.values() for prompt in earlier.killers}
         context.evaluation = Evaluation.start(
-            version=version, samples=settings.samples, first_attempt=first, killers=sorted(killers)
+            version=version,
+            samples=settings.samples,
+            started=context.now,
+            first_attempt=first,
+            killers=sorted(killers),
         )
 
 

@@ -41,9 +41,11 @@ def reset_sibling(
     """
     context.release(sibling)
     attempt, detail = sibling.attempt + 1, detail[:DETAIL_CHARACTERS]
+    loss = context.sites.losses.get(sibling.engine)
+    behind = sibling.site, 0 if loss is None else loss.mark
     context.emit(SiblingReset(sibling.id, attempt, reason, failure, detail, carries, died))
     if carries:
-        context.lookups.interrupted.append(sibling.id)
+        context.lookups.interrupted[sibling.id] = behind
 
 
 def fail_sibling(
@@ -90,15 +92,16 @@ def abort_group(
         causes: reasons of single siblings, by trajectory id, where they differ from the group's.
         detail: what happened, for people.
     """
-    running: dict[str, list[Sibling]] = {}
+    running: dict[tuple[str, str], list[Sibling]] = {}
     for sibling in context.state.groups[group].siblings:
         if sibling.state is State.GENERATING:
             context.liveness.free_slot(sibling.engine)
-            running.setdefault(sibling.engine, []).append(sibling)
+            engine = sibling.engine, context.site_of(sibling.engine)
+            running.setdefault(engine, []).append(sibling)
         context.release(sibling)
     context.emit(GroupAborted(group, reason, causes or {}, detail))
-    for engine, siblings in running.items():
-        cancel(context, engine, [(s.id, s.attempt) for s in siblings])
+    for (name, site), siblings in running.items():
+        cancel(context, name, [(s.id, s.attempt) for s in siblings], site=site)
 
 
 def abort_all_groups(context: PlannerContext) -> None:
@@ -107,11 +110,15 @@ def abort_all_groups(context: PlannerContext) -> None:
         abort_group(context, group, "JobFinished")
 
 
-def cancel(context: PlannerContext, engine: str, keys: Sequence[AttemptKey]) -> None:
-    """Have an engine stop generating these attempts."""
-    if keys:
-        trajectories, attempts = zip(*keys, strict=True)
-        context.act(SendToEngine(engine, (Cancel(trajectories, attempts),)))
+def cancel(context: PlannerContext, engine: str, keys: Sequence[AttemptKey], *, site: str) -> None:
+    """Have an engine stop generating these attempts: now, or once its site is reached."""
+    if not keys:
+        return
+    if not context.sites.reaches(site):
+        context.sites.cancel_later(engine, site, list(keys))
+        return
+    trajectories, attempts = zip(*keys, strict=True)
+    context.act(SendToEngine(engine, (Cancel(trajectories, attempts),), site))
 
 
 def finish_job(context: PlannerContext, outcome: JobFinished) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from heapq import heapify, heappop, heappush
 
-from rljob_core.planner.engine_choice import EngineView
-
-_Rank = tuple[float, float, str]
+from rljob_core.planner.engine_choice import EngineView, Rank, rank
 
 
 class EngineQueue:
@@ -20,18 +18,27 @@ class EngineQueue:
         engines: those that may take work.
         prefetch: see `PlannerContext`.
         tokens: see `EngineView.gain`.
+        by_profile: whether all engines have profiles, if these are compared with others.
     """
 
-    def __init__(self, engines: Collection[EngineView], *, prefetch: float, tokens: float) -> None:
+    def __init__(
+        self,
+        engines: Collection[EngineView],
+        *,
+        prefetch: float,
+        tokens: float,
+        by_profile: bool | None = None,
+    ) -> None:
         self._prefetch, self._tokens = prefetch, tokens
-        self._by_profile = all(engine.profile is not None for engine in engines)
+        have = all(engine.profile is not None for engine in engines)
+        self._by_profile = have if by_profile is None else by_profile
         self._engines = {engine.engine: engine for engine in engines}
         self._heap = [self._key(engine) for engine in engines]
         heapify(self._heap)
 
-    def choose(self, *, min_version: int, waits: bool) -> EngineView | None:
+    def choose(self, *, min_version: int, waits: bool, together: int = 1) -> EngineView | None:
         """The engine whose throughput one trajectory raises the most; None if none has room. See `choose`."""
-        passed: list[_Rank] = []
+        passed: list[Rank] = []
         found = None
         while self._heap and found is None:
             key = heappop(self._heap)
@@ -42,12 +49,11 @@ class EngineQueue:
                 heappush(self._heap, now)
                 continue
             passed.append(key)
-            if engine.admits(min_version, waits=waits):
+            if engine.takes(together, self._prefetch) and engine.admits(min_version, waits=waits):
                 found = engine
         for key in passed:
             heappush(self._heap, key)
         return found
 
-    def _key(self, engine: EngineView) -> _Rank:
-        gain = -engine.gain(self._tokens) if self._by_profile else 0.0
-        return gain, engine.taken / engine.slots, engine.engine
+    def _key(self, engine: EngineView) -> Rank:
+        return rank(engine, by_profile=self._by_profile, tokens=self._tokens)

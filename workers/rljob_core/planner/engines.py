@@ -7,34 +7,35 @@ entries and are generated again, or resume from their progress, on other engines
 
 from __future__ import annotations
 
-from rljob_core.actions import RetireEngine, SignalSeen
+from rljob_core.actions import EngineDrained, PublishMetrics, RetireEngine, SignalSeen
 from rljob_core.job_state import ENGINE_LOST
-from rljob_core.messages import LONGEST, RELEASED, EngineDied, EngineGone, EngineSignal, GenerationEnded
+from rljob_core.messages import (
+    LONGEST,
+    REJECTED,
+    RELEASED,
+    EngineDied,
+    EngineGone,
+    EngineSignal,
+    GenerationEnded,
+)
 from rljob_core.planner import (
     attributed_deaths,
-    dispatch,
     endings,
     migration,
     prime_suspect,
+    site_marks,
+    sites,
     suspects,
-    training,
 )
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView
 from rljob_core.planner.evaluation import prompt_of
 from rljob_core.planner.message_refcounts import AttemptKey
-from rljob_core.records import JobFinished
+from rljob_core.planner.metrics_line import metrics_line
+from rljob_core.site_actions import SiteMarkSeen
 from rljob_core.trajectory import State, group_of, is_evaluation
 from rljob_core.words import is_word
 
-RESEND_HEARTBEATS = 5
-"""Own heartbeats for which an engine may hold less, or older weights, than it was sent before that is sent again."""
-ANNOUNCE_HEARTBEATS = 30
-"""Own heartbeats after which the newest version is announced again, for engines that have not signalled yet."""
-REJECTED_HEARTBEATS = 120
-"""Own heartbeats for which all engines may reject the newest weights: a file system may show files late."""
-REJECTED = "WeightsRejected"
-"""Why an engine is stuck whose newest weights do not match their manifest."""
 UNNAMED = "EngineFailed"
 """Reason of an end for which an engine gives no word that could be counted."""
 CARRIED = frozenset({REJECTED, "WeightsUnavailable", RELEASED})
@@ -54,12 +55,18 @@ def on_signal(context: PlannerContext, seen: SignalSeen) -> None:
     if view is None:
         if _is_superseded(context, signal):
             # Its last signal came late. Left in the bucket, the key would be read again and again.
-            _remove_signal(context, signal.engine)
+            _remove_signal(context, signal.engine, sites.site_of_signal(context, signal))
             return
+        site = sites.site_of_signal(context, signal)
+        if not context.sites.may_meet(site):
+            return  # no job has engines at so many sites
+        context.sites.meet(site)
         view = _register(context, signal)
     liveness.renew(signal.engine)
     context.check_epoch(signal.epoch)
     liveness.load.remove(view)
+    if signal.site is None:
+        sites.place(context, view, signal)  # its pool may be known only now
     view.version = signal.version
     view.held = signal.held
     view.draining = signal.draining or signal.engine in liveness.leaving
@@ -67,10 +74,14 @@ def on_signal(context: PlannerContext, seen: SignalSeen) -> None:
     view.profile = signal.profile
     view.running, view.context, view.kv_tokens = signal.running, signal.context, signal.kv_tokens
     view.longest = signal.longest[:LONGEST]
+    view.announced = signal.announced
+    view.in_environment = min(signal.in_environment, context.most_in_environment(view.slots))
     liveness.load.add(view)
     liveness.has_changed(view)
-    context.metrics.tokens(signal.engine, signal.tokens)
+    context.metrics.heard(signal)
     context.pool_speeds.heard(signal, context.now)
+    if context.transfers.heard(view, signal, context.now):
+        context.act(PublishMetrics(metrics_line(context)))
 
 
 def _register(context: PlannerContext, signal: EngineSignal) -> EngineView:
@@ -83,9 +94,11 @@ def _register(context: PlannerContext, signal: EngineSignal) -> EngineView:
     view = EngineView(signal.engine, signal.pool, signal.slots, signal.version, assigned=assigned)
     view.started = signal.started
     context.cohorts.awaited_since = None
+    sites.place(context, view, signal)
+    context.sites.losses.pop(signal.engine, None)  # it lives
     context.liveness.engines[signal.engine] = view
     # If it was declared lost before, other engines have its work now.
-    endings.cancel(context, signal.engine, context.liveness.removed.pop(signal.engine, []))
+    endings.cancel(context, signal.engine, context.liveness.removed.pop(signal.engine, []), site=view.site)
     return view
 
 
@@ -96,63 +109,19 @@ def _is_superseded(context: PlannerContext, signal: EngineSignal) -> bool:
     return any(view.started > signal.started for view in context.liveness.of_pod(signal.engine))
 
 
-def on_heartbeat(context: PlannerContext) -> None:
-    """The coordinator's own heartbeat came back: leases run on, and what seems lost is sent again.
-
-    An engine that is known from the ledger alone (after a restart) has its whole lease from the first heartbeat on.
-    """
-    liveness = context.liveness
-    for engine in sorted(context.state.generating.keys() | liveness.engines.keys()):
-        if liveness.lease_ends(engine):
-            lose_engine(context, engine, "its heartbeats ended")
-    behind = [view for view in liveness.engines.values() if _is_behind(context, view)]
-    for view in behind:
-        view.heartbeats_behind = 0
-        dispatch.resend(context, view.engine)
-    _check_rejected_weights(context)
-    liveness.heartbeats += 1
-    if behind or liveness.heartbeats % ANNOUNCE_HEARTBEATS == 0:
-        training.announce(context)
-
-
-def _check_rejected_weights(context: PlannerContext) -> None:
-    """End the job if every engine has rejected the newest weights for long: nothing would ever be generated again.
-
-    Weights that a store does not deliver are another matter: engines wait for the store.
-    """
-    liveness, version = context.liveness, context.state.version
-    views = liveness.engines.values()
-    rejected = [v.stuck for v in views if v.version < version and v.stuck.startswith(REJECTED)]
-    by_all = bool(rejected) and len(rejected) == len(views)
-    liveness.rejected_heartbeats = liveness.rejected_heartbeats + 1 if by_all else 0
-    if liveness.rejected_heartbeats > REJECTED_HEARTBEATS:
-        message = (
-            f"no engine can use the weights of version {version}: {rejected[0]}. Going back gives up what came after: "
-            f"rljob run … --resume --from-version {version - 1}, or an earlier one"
-        )
-        endings.finish_job(context, JobFinished("Failed", message))
-
-
-def _is_behind(context: PlannerContext, view: EngineView) -> bool:
-    """Whether an engine has held less work, or older weights, than it was sent for so long that a message seems lost.
-
-    On a store that loses nothing this happens only by chance, and a message that is sent twice does no harm.
-    """
-    lags = view.version < context.state.version and not view.draining
-    view.heartbeats_behind = view.heartbeats_behind + 1 if lags or view.held < view.assigned else 0
-    return view.heartbeats_behind > RESEND_HEARTBEATS
-
-
 def on_engine_died(context: PlannerContext, event: EngineDied) -> None:
     """An engine's process has ended: others take its work now; one that had drained has handed its work over."""
     liveness = context.liveness
     liveness.dead.add(event.engine)
     if event.engine not in liveness.leaving:
-        lose_engine(context, event.engine, event.cause, beginning=event.beginning)
+        lose_engine(context, event.engine, event.cause, event)
 
 
 def on_engine_gone(context: PlannerContext, event: EngineGone) -> None:
-    """An engine has drained: once its last results were read, its other trajectories resume on other engines."""
+    """An engine has drained: once its last results were read, its other trajectories resume on other engines.
+
+    Its last word may have been read before, perhaps by an earlier coordinator: then it has none.
+    """
     context.liveness.leaving[event.engine] = event.stored
     view = context.liveness.engines.get(event.engine)
     if view is not None:
@@ -160,36 +129,84 @@ def on_engine_gone(context: PlannerContext, event: EngineGone) -> None:
     remove_drained(context)
 
 
+def on_engine_drained(context: PlannerContext, drained: EngineDrained) -> None:
+    """All results of an engine that has drained were read: its other trajectories resume on other engines."""
+    context.messages.payloads.add(drained.sequence, [])
+    hand_over(context, drained.engine, "Drained")
+
+
 def remove_drained(context: PlannerContext) -> None:
     """Remove each drained engine whose results were all read; the others go when their leases run out."""
+    newest = context.messages.payloads.newest
     for engine, stored in list(context.liveness.leaving.items()):
-        if stored <= context.messages.payloads.newest or not context.state.generating_at(engine):
-            _remove_drained(context, engine)
+        is_here = not context.site_of(engine)
+        all_read = is_here and stored is not None and stored <= newest
+        has_work = context.state.generating_at(engine) if is_here else context.has_work(engine)
+        if all_read or not has_work:
+            hand_over(context, engine, "Drained")
 
 
-def _remove_drained(context: PlannerContext, engine: str) -> None:
-    siblings = context.state.generating_at(engine)
+def hand_over(context: PlannerContext, engine: str, reason: str) -> None:
+    """Have others generate what an engine has, which has not died, and forget the engine."""
+    siblings, site = context.state.generating_at(engine), context.site_of(engine)
     had = [(s.id, s.attempt) for s in siblings]
     for sibling in siblings:
-        endings.reset_sibling(context, sibling, "Drained", failure=False, carries=migration.carries(context))
+        endings.reset_sibling(context, sibling, reason, failure=False, carries=migration.carries(context))
     if (run := context.evaluation) is not None:
         for answer in run.answers_at(engine):
             run.retry(answer, max_attempts=0, failure=False)
-    _retire(context, engine, had)
+    _retire(context, engine, had, site)
 
 
-def lose_engine(context: PlannerContext, engine: str, cause: str, *, beginning: str = "") -> None:
-    """Declare an engine dead: its trajectories resume, or are generated again, in the same buffer entries.
+def lose_drained(context: PlannerContext, engine: str) -> None:
+    """Hand over what an engine at a site has that has drained, once everything is here that it had stored."""
+    if not site_marks.await_results(context, engine, drained=True):
+        hand_over(context, engine, "Drained")
+
+
+def lose_engine(context: PlannerContext, engine: str, cause: str, report: EngineDied | None = None) -> None:
+    """Declare an engine dead, at a site once everything is here that it had stored.
 
     Args:
         cause: what is known of its end, for people.
-        beginning: see `EngineDied`.
+        report: of the process that watched it, if there is one.
     """
+    alone = context.liveness.ended_alone(engine)
+    context.liveness.note_loss(engine)
+    if not site_marks.await_results(context, engine, cause=cause, report=report, alone=alone):
+        _lose_now(context, engine, cause, report, ended_alone=alone)
+    elif engine in context.liveness.dead:
+        # The report is read once. To the next coordinator, the last signal would say that the engine lives.
+        _remove_signal(context, engine, context.site_of(engine))
+
+
+def end_losses(context: PlannerContext, site: str) -> None:
+    """Act on the losses at a site whose last results are here."""
+    for engine, loss in site_marks.losses_over(context, site).items():
+        if loss.drained:
+            hand_over(context, engine, "Drained")
+        else:
+            _lose_now(context, engine, loss.cause, loss.report, ended_alone=loss.alone)
+
+
+def on_site_mark_seen(context: PlannerContext, seen: SiteMarkSeen) -> None:
+    """Everything is here that a site had stored when a mark was sent by way of it."""
+    site_marks.on_mark_seen(context, seen)
+    if seen.site in context.sites.links:
+        end_losses(context, seen.site)
+
+
+def _lose_now(
+    context: PlannerContext, engine: str, cause: str, report: EngineDied | None, *, ended_alone: bool
+) -> None:
+    """Declare an engine dead: its trajectories resume, or are generated again, in the same buffer entries."""
     siblings, run = context.state.generating_at(engine), context.evaluation
+    site = context.site_of(engine)
     answers = run.answers_at(engine) if run is not None else []
     had, held = [(s.id, s.attempt) for s in siblings], [*(s.id for s in siblings), *answers]
     alone, convicted = len(set(map(group_of, held))) == 1, False
     tried = [s for s in siblings if alone and suspects.is_tried(context, s)]
+    tried = [s for s in tried if ended_alone or not suspects.may_be_excused(context, s.deaths)]
     for sibling in siblings:
         if sibling in tried:
             earlier = attributed_deaths.earlier_failures(context, sibling)
@@ -204,11 +221,14 @@ def lose_engine(context: PlannerContext, engine: str, cause: str, *, beginning: 
             context, sibling, ENGINE_LOST, failure=False, detail=cause, carries=carries, died=True
         )
     for answer in (answer for answer in answers if run is not None and answer in run.attempts):
-        convicted = _lose_answer(context, answer, failure=alone) or convicted
+        counts = ended_alone or not suspects.may_be_excused(
+            context, attributed_deaths.deaths_of(context, answer)
+        )
+        convicted = _lose_answer(context, answer, failure=alone and counts) or convicted
     if tried and not convicted:
         prime_suspect.on_failed_alone(context, tried, cause)
-    suspects.on_engine_lost(context, engine, held, beginning=beginning, convicted=convicted)
-    _retire(context, engine, had)
+    suspects.on_engine_lost(context, engine, held, report, convicted=convicted)
+    _retire(context, engine, had, site)
     suspects.recall_siblings(context, engine, siblings)
 
 
@@ -226,21 +246,23 @@ def _lose_answer(context: PlannerContext, answer: str, *, failure: bool) -> bool
         context.messages.payloads.release([(other, attempt)])
         if engine and other != answer:
             context.liveness.free_slot(engine)
-            endings.cancel(context, engine, [(other, attempt)])
+            endings.cancel(context, engine, [(other, attempt)], site=context.site_of(engine))
     return True
 
 
-def _retire(context: PlannerContext, engine: str, had: list[AttemptKey]) -> None:
-    if context.liveness.forget(engine) or had:
+def _retire(context: PlannerContext, engine: str, had: list[AttemptKey], site: str) -> None:
+    had += context.sites.pop_cancelled(engine)
+    was_awaited = context.sites.losses.pop(engine, None) is not None
+    if context.liveness.forget(engine) or had or was_awaited:
         context.liveness.removed[engine] = had
         context.metrics.engine_gone(engine)
         context.pool_speeds.forget(engine)
-        _remove_signal(context, engine)
+        _remove_signal(context, engine, site)
 
 
-def _remove_signal(context: PlannerContext, engine: str) -> None:
+def _remove_signal(context: PlannerContext, engine: str, site: str) -> None:
     context.liveness.retired.add(engine)
-    context.act(RetireEngine(engine))
+    context.act(RetireEngine(engine, site))
 
 
 def on_generation_ended(context: PlannerContext, event: GenerationEnded) -> None:

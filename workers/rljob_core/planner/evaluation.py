@@ -45,6 +45,7 @@ class Evaluation:
     Attributes:
         version: the policy version that is evaluated.
         samples: number of held-out prompts.
+        started: when it began, in seconds of the planner's clock.
         waiting: ids of answers to dispatch.
         attempts: current attempt of each answer that is neither scored nor given up.
         engines: the engine of each answer that is being generated.
@@ -58,6 +59,7 @@ class Evaluation:
 
     version: int
     samples: int
+    started: float
     waiting: deque[str] = field(default_factory=deque)
     attempts: dict[str, int] = field(default_factory=dict)
     engines: dict[str, str] = field(default_factory=dict)
@@ -70,13 +72,19 @@ class Evaluation:
 
     @classmethod
     def start(
-        cls, *, version: int, samples: int, first_attempt: int = 1, killers: Collection[int] = ()
+        cls,
+        *,
+        version: int,
+        samples: int,
+        started: float,
+        first_attempt: int = 1,
+        killers: Collection[int] = (),
     ) -> Evaluation:
         """An evaluation whose answers all wait to be dispatched, except those to prompts that kill engines."""
         asked = [p for p in range(samples) if p not in killers]
         ids = [trajectory_id(group_id(version, p), s) for p in asked for s in range(len(SAMPLES))]
         attempts = dict.fromkeys(ids, first_attempt)
-        return cls(version, samples, deque(ids), attempts, killers=dict.fromkeys(killers))
+        return cls(version, samples, started, deque(ids), attempts, killers=dict.fromkeys(killers))
 
     def holds(self, trajectory: str, attempt: int) -> bool:
         """Whether the answer is open and this is its current attempt."""

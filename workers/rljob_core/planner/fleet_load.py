@@ -22,7 +22,7 @@ class FleetLoad:
     kv_tokens: int = 0
 
     def add(self, view: EngineView) -> None:
-        """Count an engine."""
+        """Count an engine, unless it cannot be reached."""
         self._count(view, 1)
 
     def remove(self, view: EngineView) -> None:
@@ -30,6 +30,8 @@ class FleetLoad:
         self._count(view, -1)
 
     def _count(self, view: EngineView, sign: int) -> None:
+        if not view.reachable:
+            return
         self.running += sign * view.running
         self.context += sign * view.context
         if view.kv_tokens:

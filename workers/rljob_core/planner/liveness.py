@@ -15,6 +15,8 @@ from rljob_core.planner.message_refcounts import AttemptKey
 
 LEASE_HEARTBEATS = 10
 """Own heartbeats (one a second) without a signal after which an engine is declared lost."""
+TOGETHER_HEARTBEATS = 2
+"""Own heartbeats within which engines fall silent that have ended together, as their machine did."""
 REPLACED_HEARTBEATS = 1
 """The same for an engine that never signalled to this coordinator while another instance of its pod does."""
 
@@ -28,12 +30,14 @@ class Liveness:
         leases: own heartbeats since each engine's last signal; engines that only the ledger names have one too.
         heartbeats: own heartbeats so far.
         rejected_heartbeats: own heartbeats in a row at which every engine rejected the newest weights.
-        leaving: engines that have drained, with the sequence of the trajectory stream up to which their results must
-            be read before they are removed.
+        leaving: engines that have drained, and are removed once their results were read: up to their last word in the
+            trajectory stream (None), or up to a sequence, for one of the release before.
         removed: engines that were declared lost, with the (trajectory, attempt) pairs that they had. If one of them
             signals again, these are cancelled there.
         dead: engines whose process is known to have ended: a signal of theirs was sent before that.
         retired: engines whose keys this coordinator has removed, and has not read of the removal.
+        silent: of each engine that was lost without a report of its end, own heartbeats so far at that time; only of
+            the newest ones.
         load: what all engines together generate and hold.
     """
 
@@ -41,10 +45,11 @@ class Liveness:
     leases: dict[str, int] = field(default_factory=dict)
     heartbeats: int = 0
     rejected_heartbeats: int = 0
-    leaving: dict[str, int] = field(default_factory=dict)
+    leaving: dict[str, int | None] = field(default_factory=dict)
     removed: dict[str, list[AttemptKey]] = field(default_factory=dict)
     dead: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
+    silent: dict[str, int] = field(default_factory=dict)
     load: FleetLoad = field(default_factory=FleetLoad)
     _roomy: dict[str, None] = field(default_factory=dict)
     """Engines that may have room: those that had when they were last asked, and whose load has changed since."""
@@ -75,6 +80,27 @@ class Liveness:
         self.retired.remove(engine)
         return True
 
+    def ended_alone(self, engine: str) -> bool:
+        """Whether an engine that is lost has ended by itself: its crash was reported, or no other one went with it.
+
+        What ends several engines at once, or one together with the coordinator that heard it, is their machine, its
+        power or its network, whatever they were generating.
+        """
+        if engine in self.dead:
+            return True
+        if engine not in self.engines:  # the coordinator that heard it has ended, too
+            return False
+        quiet = LEASE_HEARTBEATS - TOGETHER_HEARTBEATS
+        # Leases of engines that cannot be reached stand still.
+        others = (e for e, v in self.engines.items() if v.reachable and e != engine and e not in self.dead)
+        recent = [e for e, then in self.silent.items() if then >= self.heartbeats - TOGETHER_HEARTBEATS]
+        return not recent and all(self.leases.get(other, 0) <= quiet for other in others)
+
+    def note_loss(self, engine: str) -> None:
+        """Remember when an engine was lost, if nobody reported its end."""
+        recent = {e: then for e, then in self.silent.items() if then >= self.heartbeats - TOGETHER_HEARTBEATS}
+        self.silent = recent if engine in self.dead else {**recent, engine: self.heartbeats}
+
     def forget(self, engine: str) -> bool:
         """Remove an engine and its lease; True if it had signalled."""
         self.leases.pop(engine, None)
@@ -103,13 +129,17 @@ class Liveness:
 
     def of_pod(self, engine: str) -> list[EngineView]:
         """Instances of the engine's pod that have signalled."""
-        return [view for view in self.engines.values() if _pod(view.engine) == _pod(engine)]
+        pod = _pod(engine)
+        # The prefix is compared first: each of thousands of engines is looked for among all as it begins.
+        return [view for name, view in self.engines.items() if name.startswith(pod) and _pod(name) == pod]
 
     def free_slot(self, engine: str) -> None:
         """Count one trajectory less on an engine; an unknown engine is ignored."""
         view = self.engines.get(engine)
         if view is not None:
             view.assigned = max(0, view.assigned - 1)
+            # An episode ends in its environment: one that was there at the last signal leaves no slot by its end.
+            view.in_environment = max(0, view.in_environment - 1)
             self.has_changed(view)
             self._freed[engine] = None
 

@@ -18,10 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rljob_core.actions import DropProgress, FindProgress, ListProgress, ProgressListed, StoredProgress
+from rljob_core.actions import DropProgress, ListProgress, ProgressListed, StoredProgress
 from rljob_core.job_state import Sibling
+from rljob_core.planner import site_marks
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView, choose
+from rljob_core.planner.progress_lookups import HERE
 from rljob_core.records import Inherited
 from rljob_core.spec import Inflight
 from rljob_core.staleness import Buffer
@@ -40,18 +42,20 @@ def carries(context: PlannerContext) -> bool:
 
 def find_interrupted(context: PlannerContext) -> None:
     """After a replay of the ledger: which waiting siblings may resume."""
-    context.lookups.interrupted += [
-        s.id for s in context.state.siblings() if s.state is State.RESERVED and s.attempt > s.first
-    ]
+    waiting = (s for s in context.state.siblings() if s.state is State.RESERVED and s.attempt > s.first)
+    context.lookups.interrupted |= {s.id: HERE for s in waiting}
 
 
 def look_up_progress(context: PlannerContext) -> None:
     """Ask for the progress of interrupted trajectories; once per version, ask what progress is stored at all."""
-    found = map(context.state.sibling, context.lookups.pop_interrupted())
-    wanted = {s.id: s.attempt for s in found if s is not None and s.state is State.RESERVED}
-    if wanted and carries(context):
+    together: dict[tuple[str, int], dict[str, int]] = {}
+    for trajectory, behind in context.lookups.pop_interrupted().items():
+        sibling = context.state.sibling(trajectory)
+        if sibling is not None and sibling.state is State.RESERVED and carries(context):
+            together.setdefault(behind, {})[trajectory] = sibling.attempt
+    for (site, mark), wanted in together.items():
         context.lookups.begin(wanted)
-        context.act(FindProgress(tuple(wanted), tuple(wanted.values())))
+        site_marks.look_up_behind_mark(context, site, mark, wanted)
     if context.lookups.listing_is_due(context.state.version):
         context.act(ListProgress())
 
@@ -78,7 +82,8 @@ def choose_to_resume(
         return None
     made = stored.inherited
     keeps = not context.swaps_on_its_own
-    able = [e for e in engines if not keeps or e.version == made.span.max]
+    # Progress comes to the hub from everywhere, and goes nowhere from there.
+    able = [e for e in engines if not e.site and (not keeps or e.version == made.span.max)]
     engine = choose(able, min_version=made.span.max, waits=not keeps, prefetch=context.prefetch)
     return None if engine is None else (engine, made)
 

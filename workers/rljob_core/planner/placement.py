@@ -14,12 +14,13 @@ engines: the next death then accuses few of them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from rljob_core.job_state import GroupState
 from rljob_core.planner.context import PlannerContext
-from rljob_core.planner.engine_choice import EngineView, choose
-from rljob_core.planner.engine_queue import EngineQueue
+from rljob_core.planner.engine_choice import EngineView, choose, whole
+from rljob_core.planner.far_engines import FarEngines, recount
+from rljob_core.planner.site_queues import SiteQueues
 from rljob_core.trajectory import State, group_of
 
 PARTING_CACHE = 0.5
@@ -27,8 +28,10 @@ PARTING_CACHE = 0.5
 
 
 def open_engines(context: PlannerContext, apart: Collection[str]) -> list[EngineView]:
-    """Engines with room that may take what is not suspected; those that are `apart` may not."""
-    return [e for e in context.liveness.with_room(context.prefetch) if e.engine not in apart]
+    """Engines with room that may take what is not suspected; neither those that are `apart` nor those of full sites."""
+    recount(context)
+    full, found = context.transfers.full, context.liveness.with_room(context.prefetch)
+    return [e for e in found if e.engine not in apart and e.site not in full]
 
 
 class Placement:
@@ -50,10 +53,12 @@ class Placement:
         self._context, self._apart = context, apart
         self._waiting_at_first, self._slots = len(context.state.waiting), -1
         self._tokens = context.liveness.load.mean_tokens
-        self._queue: EngineQueue | None = None
+        self._queue: SiteQueues | None = None
+        self._far: FarEngines | None = None
         self._group: GroupState | None = None
         self._together = False
         self._engine: EngineView | None = None
+        self._full: set[str] = set()
         self._survivors: dict[str, tuple[int, str]] | None = None
 
     @property
@@ -91,20 +96,26 @@ class Placement:
 
     def choose(self, min_version: int) -> EngineView | None:
         """The engine for the group's next sibling; None if none has room."""
-        context, engine = self._context, self._engine
-        if not self._together:
-            if self._queue is None:
-                self._queue = EngineQueue(self._engines, prefetch=context.prefetch, tokens=self._tokens)
-            engine = self._queue.choose(min_version=min_version, waits=context.swaps_on_its_own)
-        elif engine is None or engine.room(context.prefetch) <= 0:
-            engine = choose(
-                self.able,
-                min_version=min_version,
-                waits=context.swaps_on_its_own,
-                prefetch=context.prefetch,
-                together=self._waiting(),
-                tokens=self._tokens,
-            )
+        context = self._context
+        self._leave_full_sites()
+        engine, share = self._engine, self._shares(min_version)
+        if not self._together or engine is None or engine.room(context.prefetch) <= 0:
+            together = self._waiting() if self._together else 1
+            waits = context.swaps_on_its_own
+            if self.able is self._engines:
+                engine = self._all_queued().choose(
+                    min_version=min_version, waits=waits, share=share, together=together
+                )
+            else:
+                engine = choose(
+                    self.able,
+                    min_version=min_version,
+                    waits=waits,
+                    prefetch=context.prefetch,
+                    together=together,
+                    tokens=self._tokens,
+                    share=share,
+                )
         if engine is not None:
             self.place(engine)
         return engine
@@ -115,6 +126,35 @@ class Placement:
         if self.is_survivor and self._group is not None:
             self._all_survivors()[self._group.id] = (self._group.deaths, engine.engine)
             self.able = [engine]
+
+    def _all_queued(self) -> SiteQueues:
+        if self._queue is None:
+            self._queue = SiteQueues(self._engines, prefetch=self._context.prefetch, tokens=self._tokens)
+        return self._queue
+
+    def _shares(self, min_version: int) -> Callable[[EngineView], float]:
+        """What counts of each engine's worth for the group's next sibling."""
+        context, group = self._context, self._group
+        if not context.transfers.sites:
+            return whole
+        if (far := self._far) is None:
+            near = sum(max(0, e.free_slots) for e in self._engines if not e.site)
+            far = self._far = FarEngines(context, crowded=near < self._waiting_at_first)
+        prompt = group.prompt if group is not None else None
+        return lambda engine: far.share(engine, prompt, min_version)
+
+    def _leave_full_sites(self) -> None:
+        """Turn away from sites whose outboxes what was sent in this round may fill."""
+        full = self._context.transfers.full - self._full
+        if not full:
+            return
+        self._full |= full
+        all_able = self.able is self._open
+        self._open = [engine for engine in self._engines if engine.site not in full]
+        self.able = self._open if all_able else [e for e in self.able if e.site not in full]
+        self._queue = None
+        if self._engine is not None and self._engine.site in full:
+            self._engine = None
 
     def _prefill_outweighs(self, group: GroupState) -> bool:
         """Whether each engine that computes the prompt again would lose more by it than is gained by parting siblings.
@@ -145,6 +185,6 @@ class Placement:
         """Engines that have their share of the groups that outlived as many engines, or more."""
         homes = [home for outlived, home in self._all_survivors().values() if outlived >= deaths]
         everyone = self._context.liveness.engines.values()
-        able = [e.engine for e in everyone if e.engine not in self._apart and not e.draining and not e.stuck]
+        able = [e.engine for e in everyone if e.engine not in self._apart and e.takes_work and not e.stuck]
         share = -(-len(homes) // max(1, len(able)))
         return {engine for engine, number in Counter(homes).items() if engine and number >= share}

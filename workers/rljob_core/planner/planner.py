@@ -9,6 +9,10 @@ a running evaluation, which messages hold payloads) is learned again after a res
 | `context` | what the other modules share: the state, the parts below, the decision being made |
 | `liveness`, `stored_messages`, `score_checks`, `progress_lookups`, `cohorts`, `stream_room`, `predicted_lengths`, `trainer_link` | parts of the context that are not in the ledger |
 | `engines` | react to signals; declare engines lost and give their work to others |
+| `heartbeats` | what the coordinator's own heartbeats count: leases, sites that are silent, what seems lost |
+| `sites`, `site_links` | engines at sites that cannot be reached: what is given to others, and when |
+| `site_marks` | what is waited for before a loss at a site counts: results that are on their way from there |
+| `site_transfers`, `far_engines`, `site_queues` | links to sites: backlogs, lag of weights, what work there is worth |
 | `migration` | which progress a lost engine's trajectories inherit |
 | `balancing`, `moves` | which trajectories move to an engine that ends them sooner |
 | `results` | which payloads and rewards count; when a group is ready |
@@ -21,6 +25,7 @@ a running evaluation, which messages hold payloads) is learned again after a res
 | `placement` | which engine takes the siblings of a group |
 | `suspects` | which trajectories may be what kills engines, and how they are tried apart |
 | `prime_suspect` | which group is tried before it is suspected, as two deaths point at it |
+| `death_positions` | which groups had as many tokens in two deaths |
 | `attributed_deaths` | how many deaths of engines are a group's own |
 | `evaluation` | the scores on held-out prompts |
 | `endings` | how attempts, groups and the job end |
@@ -36,6 +41,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rljob_core.actions import (
+    EngineDrained,
     LengthsPredicted,
     Observation,
     OwnHeartbeat,
@@ -46,6 +52,7 @@ from rljob_core.actions import (
     ProgressFound,
     ProgressListed,
     PromptsMeasured,
+    PublishMetrics,
     RewardsComplete,
     RewardsSeen,
     SendToTrainer,
@@ -65,6 +72,7 @@ from rljob_core.messages import (
     OptimizerReset,
     PayloadMissing,
     RoleFailed,
+    SamplesLost,
     StepProposed,
     TrainerReady,
 )
@@ -75,17 +83,22 @@ from rljob_core.planner import (
     dispatch,
     endings,
     engines,
+    heartbeats,
     longest_first,
     migration,
     pipeline_change,
     prime_suspect,
     recovery,
     results,
+    site_marks,
+    sites,
     spec_change,
     training,
 )
 from rljob_core.planner.context import Decision, PlannerContext
+from rljob_core.planner.metrics_line import metrics_line, note_samples_lost, samples_lost
 from rljob_core.records import EpochClaimed, JobFinished
+from rljob_core.site_actions import MarkFound, SiteHeartbeat, SiteMarkSeen, SitesLost
 from rljob_core.trajectory import group_of
 
 
@@ -145,6 +158,8 @@ class Planner:
                     engines.remove_drained(context)
                 case PayloadAbsent():
                     results.on_payload_absent(context, observation)
+                case EngineDrained():
+                    engines.on_engine_drained(context, observation)
                 case ProgressFound():
                     context.lookups.answer(observation)
                 case ProgressListed():
@@ -156,9 +171,17 @@ class Planner:
                 case SignalSeen():
                     engines.on_signal(context, observation)
                 case OwnHeartbeat():
-                    engines.on_heartbeat(context)
+                    heartbeats.on_heartbeat(context)
                     results.on_heartbeat(context)
                     backpressure.on_heartbeat(context)
+                case SiteHeartbeat():
+                    heartbeats.on_site_heartbeat(context, observation)
+                case SiteMarkSeen():
+                    engines.on_site_mark_seen(context, observation)
+                case MarkFound():
+                    site_marks.on_mark_found(context, observation)
+                case SitesLost():
+                    heartbeats.on_sites_lost(context, observation.sites)
                 case StreamLimit():
                     backpressure.on_stream_limit(context, observation)
                 case PromptsMeasured():
@@ -187,6 +210,8 @@ class Planner:
                     training.on_payload_missing(context, observation)
                 case OptimizerReset():
                     training.on_optimizer_reset(context, observation)
+                case SamplesLost():
+                    _on_samples_lost(context, observation)
                 case RoleFailed():
                     _on_role_failed(context, observation)
         _advance(context)
@@ -196,6 +221,8 @@ class Planner:
 def _take_charge(context: PlannerContext, found: StoresRead) -> None:
     """Restore the commits that the ledger has lost, repeat what may not have been sent, and greet the trainer."""
     recovery.restore(context, found)
+    for sibling in context.state.siblings():
+        context.sites.meet(sibling.site)  # also where a pool was that was removed: its engines may live on
     if context.state.finished is not None:
         endings.abort_all_groups(context)  # the ledger may break off before their ends
     pipeline_change.on_pipeline_changed(context, context.spec.pipeline)
@@ -205,6 +232,14 @@ def _take_charge(context: PlannerContext, found: StoresRead) -> None:
     training.announce(context)
     dispatch.resend(context)
     migration.find_interrupted(context)
+
+
+def _on_samples_lost(context: PlannerContext, event: SamplesLost) -> None:
+    """Say so where the user looks, and when it is over; nothing else follows."""
+    before = samples_lost(context)
+    note_samples_lost(context, event)
+    if samples_lost(context) != before:
+        context.act(PublishMetrics(metrics_line(context)))
 
 
 def _on_role_failed(context: PlannerContext, failed: RoleFailed) -> None:
@@ -224,7 +259,9 @@ def _advance(context: PlannerContext) -> None:
     buffers.reserve_groups(context)
     training.assign_micro_batches(context)
     training.ask_for_last_checkpoint(context)
+    sites.give_to_others(context)
     migration.look_up_progress(context)
+    site_marks.send_marks(context)
     dispatch.advance_evaluation(context)
     backpressure.measure_prompts(context)
     backpressure.make_room(context)

@@ -17,9 +17,11 @@ is in the ledger; a new coordinator has no prime suspect.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rljob_core.job_state import ENGINE_LOST, SUSPECT_DEATHS, Sibling
-from rljob_core.planner import attributed_deaths, endings
+from rljob_core.messages import EngineDied
+from rljob_core.planner import attributed_deaths, death_positions, endings
 from rljob_core.planner.cohorts import PrimeSuspect
 from rljob_core.planner.context import PlannerContext
 from rljob_core.trajectory import State, group_of
@@ -38,34 +40,44 @@ def members(context: PlannerContext) -> list[Sibling]:
 
 
 def on_engine_lost(
-    context: PlannerContext, engine: str, held: Sequence[str], *, beginning: str, convicted: bool
+    context: PlannerContext, engine: str, held: Sequence[str], report: EngineDied | None, *, convicted: bool
 ) -> None:
     """Note which groups a dead engine had just begun; one that another one had just begun, too, is the prime suspect.
 
     Args:
         engine: the dead engine.
         held: everything that it was generating, in the order in which it was sent.
-        beginning: see `EngineDied`.
+        report: of the process that watched the engine, if there is one.
         convicted: whether this death has ended a group.
     """
     cohorts, state, run = context.cohorts, context.state, context.evaluation
     if convicted:  # it explains the earlier deaths
-        cohorts.prime, cohorts.just_begun = None, frozenset()
+        cohorts.prime, cohorts.just_begun, cohorts.reached = None, frozenset(), {}
         return
     prime = cohorts.prime.group if cohorts.prime is not None and members(context) else ""
     others = {group_of(t) for t in (*state.suspects, *(run.suspects() if run is not None else ()))} - {prime}
-    if others or not prime:
+    if not prime or (others and set(map(group_of, held)) != {prime}):
         cohorts.prime = None
-    begun = _just_begun(context, engine, held, beginning)
-    if not others and not prime:
-        twice = [g for g in begun if g in cohorts.just_begun and state.groups[g].deaths == PRIME_DEATHS]
-        cohorts.prime = next((PrimeSuspect(g) for g in twice if _all_wait(context, g)), None)
+    begun = _just_begun(context, engine, held, "" if report is None else report.beginning)
+    as_far = death_positions.groups_as_far(context, held, report)
+    if cohorts.prime is None:
+        twice = [g for g in begun if g in cohorts.just_begun and not others]
+        named = twice if len(begun) == 1 else []
+        guesses = [(g, False) for g in named] + [(g, True) for g in as_far] + [(g, False) for g in twice]
+        least = SUSPECT_DEATHS if others else PRIME_DEATHS
+        primes = (
+            PrimeSuspect(g, has_tokens=tokens) for g, tokens in guesses if _may_be_prime(context, g, least)
+        )
+        cohorts.prime = next(primes, None)
     survivors = {g for g in cohorts.just_begun if g in state.groups and state.groups[g].deaths}
     cohorts.just_begun = frozenset(survivors | set(begun))
 
 
 def acquit_if_progressed(context: PlannerContext) -> None:
-    """Have no prime suspect any more if progress of it was found: it does not kill with its first token."""
+    """Have no prime suspect any more if it is one that kills with its first token, and progress of it was found."""
+    prime = context.cohorts.prime
+    if prime is None or prime.has_tokens:
+        return
     if any((sibling.id, sibling.attempt) in context.lookups.found for sibling in members(context)):
         context.cohorts.prime = None
 
@@ -83,7 +95,7 @@ def on_failed_alone(context: PlannerContext, tried: Sequence[Sibling], cause: st
         return
     if sibling.deaths >= context.spec.pipeline.max_attempts:
         rivals = frozenset(attributed_deaths.beside(context, group))
-        context.cohorts.prime = PrimeSuspect(group, sibling.id, cause, rivals)
+        context.cohorts.prime = replace(prime, failed=sibling.id, cause=cause, rivals=rivals)
 
 
 def awaits_rivals(context: PlannerContext, group: str) -> bool:
@@ -105,6 +117,7 @@ def convict(context: PlannerContext) -> None:
         return
     if attributed_deaths.own_deaths(context, sibling, prime.rivals) >= context.spec.pipeline.max_attempts:
         context.cohorts.prime, context.cohorts.just_begun = None, frozenset()
+        context.cohorts.reached = {}
         endings.exhaust_prompt(context, sibling, ENGINE_LOST, detail=prime.cause)
         if context.evaluation is not None:
             context.evaluation.explain_deaths()
@@ -127,9 +140,12 @@ def _just_begun(context: PlannerContext, engine: str, held: Sequence[str], begin
     return [g.id for g in groups if g is not None and all(s.payload is None for s in g.siblings)]
 
 
-def _all_wait(context: PlannerContext, group: str) -> bool:
-    """Whether all of a group that engines died of waits, so that it can be tried apart."""
-    return all(s.state is State.RESERVED for s in context.state.groups[group].siblings if s.is_survivor)
+def _may_be_prime(context: PlannerContext, name: str, least: int) -> bool:
+    """Whether a group was held through so many deaths, and all of it that was waits, so that it can be tried apart."""
+    group = context.state.groups.get(name)
+    if group is None or group.deaths < least:
+        return False
+    return all(s.state is State.RESERVED for s in group.siblings if s.is_survivor)
 
 
 def _is_generated(context: PlannerContext, rival: str) -> bool:

@@ -13,27 +13,50 @@ from rljob_core.actions import ProgressFound, StoredProgress
 from rljob_core.job_state import Sibling
 from rljob_core.planner.message_refcounts import AttemptKey
 
+HERE = ("", 0)
+"""Of a trajectory whose progress is on its way from no site."""
+
+
+@dataclass(slots=True)
+class HeldLookup:
+    """Lookups that wait for the progress of a site (`site_marks`).
+
+    Attributes:
+        site: where the trajectories were generated.
+        mark: number of the mark behind their progress.
+        wanted: the trajectories, each with the attempt that waits.
+        beats: of the site that have come back since.
+    """
+
+    site: str
+    mark: int
+    wanted: dict[str, int]
+    beats: int = 0
+
 
 @dataclass(slots=True)
 class ProgressLookups:
     """Lookups of stored progress.
 
     Attributes:
-        interrupted: ids of trajectories that may resume and have not been looked up.
+        interrupted: ids of trajectories that may resume and have not been looked up, each with the site at which it
+            was generated, and the number of the mark behind its progress; 0 if that is still to be sent.
+        held: lookups that wait for a site's progress; they are pending, too.
         pending: attempt, by trajectory id, of each lookup without an answer.
         found: the progress that lookups found, by trajectory id and the attempt that may inherit it.
         listed_version: the version at which the stored progress was last listed, to delete what no attempt needs.
     """
 
-    interrupted: list[str] = field(default_factory=list)
+    interrupted: dict[str, tuple[str, int]] = field(default_factory=dict)
+    held: list[HeldLookup] = field(default_factory=list)
     pending: dict[str, int] = field(default_factory=dict)
     found: dict[AttemptKey, StoredProgress] = field(default_factory=dict)
     listed_version: int = -1
 
-    def pop_interrupted(self) -> list[str]:
-        """Every interrupted trajectory, each once; the list is empty afterwards."""
-        interrupted, self.interrupted = self.interrupted, []
-        return list(dict.fromkeys(interrupted))
+    def pop_interrupted(self) -> dict[str, tuple[str, int]]:
+        """Every interrupted trajectory, with its site and mark; there are none afterwards."""
+        interrupted, self.interrupted = self.interrupted, {}
+        return interrupted
 
     def begin(self, wanted: Mapping[str, int]) -> None:
         """Wait for answers about these trajectories, which wait as these attempts."""

@@ -33,8 +33,11 @@ _UNANSWERED = frozenset({State.RESERVED, State.GENERATING})
 def on_payload(context: PlannerContext, seen: PayloadSeen) -> None:
     """Headers of one stored message: payloads of current attempts count, the others are released."""
     keys = [(s.trajectory, s.attempt) for s in seen.summaries]
+    turns = context.spec.rollout.max_turns
     sizes = [
-        payload_bytes(prompt_tokens=s.tokens - s.response_tokens, response_tokens=s.response_tokens)
+        payload_bytes(
+            prompt_tokens=s.tokens - s.response_tokens, response_tokens=s.response_tokens, turns=turns
+        )
         for s in seen.summaries
     ]
     context.messages.payloads.add(seen.sequence, keys, sizes)
@@ -187,6 +190,7 @@ def _on_reward(context: PlannerContext, result: RewardResult) -> None:
         reason, detail = failure
         endings.fail_sibling(context, sibling, reason, detail=detail)
         return
+    context.metrics.scored(result)
     context.emit(Rewarded(result.trajectory, result.attempt, result.reward, result.digest))
     _complete(context, context.state.groups[group_of(result.trajectory)])
 
@@ -205,6 +209,7 @@ def _complete(context: PlannerContext, group: GroupState) -> None:
     uniform = is_uniform([s.reward or 0.0 for s in group.siblings])
     may_replace = context.state.replaced["UniformGroup"] < context.spec.pipeline.max_resamples
     if uniform and context.spec.algorithm.drop_uniform_groups and may_replace:
+        context.metrics.replaced(group)
         endings.abort_group(context, group.id, "UniformGroup")
         return
     buffer = context.state.buffers.buffer_of(group.id)

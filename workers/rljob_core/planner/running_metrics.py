@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, pstdev
 
-from rljob_core.job_state import JobState, Sibling
-from rljob_core.messages import StepMetrics, StepStats
+from rljob_core.advantage import is_uniform
+from rljob_core.job_state import GroupState, JobState
+from rljob_core.messages import (
+    SWAPS_SIGNALLED,
+    EngineSignal,
+    RewardResult,
+    StepMetrics,
+    StepStats,
+    WeightSwap,
+)
 from rljob_core.records import Evaluated
+from rljob_core.trajectory import group_of
+
+_NAMED_PROMPTS = 3
+"""Prompts of groups with equal rewards that a line names."""
+_NAMED_SWAPS = 64
+"""Swaps of weights that a line names: lines are kept as long as the job."""
 
 
 class RunningMetrics:
@@ -20,23 +34,57 @@ class RunningMetrics:
         self._tokens = 0
         self._mark = (0.0, 0)  # time and tokens at the last line: the rate is between two lines
         self._step = StepMetrics(step=0, version=0, seconds=0.0)
+        self._parts: dict[str, Mapping[str, float]] = {}  # by trajectory, of groups that are open
+        self._swaps: dict[str, tuple[WeightSwap, ...]] = {}  # by engine, since the last line
+        self._newest_swap: dict[str, float] = {}  # when it began, by engine
+        self._replaced: list[int] = []  # prompts since the last commit whose groups had equal rewards
 
     def start(self, now: float) -> None:
         """Start the clock."""
         self._started = now
         self._mark = (now, 0)
 
-    def tokens(self, engine: str, total: int) -> None:
-        """Take the number of tokens that an engine has generated since it started."""
+    def heard(self, signal: EngineSignal) -> None:
+        """Take an engine's counter of tokens, which counts from its start, and its swaps of weights."""
+        engine, total = signal.engine, signal.tokens
+        known = self._newest_swap.get(engine, 0.0)
+        new = tuple(swap for swap in signal.swaps[-SWAPS_SIGNALLED:] if swap.began > known)
+        # What has no place in this line is said again, and has one in the next.
+        if new and sum(map(len, self._swaps.values())) + len(new) <= _NAMED_SWAPS:
+            self._newest_swap[engine] = max(swap.began for swap in new)
+            self._swaps[engine] = self._swaps.get(engine, ()) + new
         self._tokens += max(0, total - self._engine_tokens.get(engine, 0))
         self._engine_tokens[engine] = total
 
     def engine_gone(self, engine: str) -> None:
         """Forget a removed engine's counter; its tokens stay counted."""
         self._engine_tokens.pop(engine, None)
+        self._newest_swap.pop(engine, None)
 
-    def consumed(self, siblings: Sequence[Sibling], *, step: int) -> None:
-        """Take the statistics of the trajectories that a step consumes, just before its commit."""
+    def scored(self, result: RewardResult) -> None:
+        """Take the parts of a reward that counts."""
+        self._parts[result.trajectory] = result.parts
+
+    def replaced(self, group: GroupState) -> None:
+        """Take a group that another one replaces, as its rewards are all equal."""
+        self._replaced.append(group.prompt)
+
+    def consumed(self, groups: Sequence[GroupState], *, step: int, open_groups: Collection[str]) -> None:
+        """Take the statistics of the groups that a step consumes, just before its commit.
+
+        Args:
+            groups: of the step.
+            step: its number.
+            open_groups: names of all groups that are open, those of the step among them.
+        """
+        siblings = [sibling for group in groups for sibling in group.siblings]
+        uniform = [g.prompt for g in groups if is_uniform([s.reward or 0.0 for s in g.siblings])]
+        uniform, replaced = [*self._replaced, *uniform], len(self._replaced)
+        parts = [part for s in siblings if (part := self._parts.get(s.id)) is not None]
+        self._parts = {t: part for t, part in self._parts.items() if group_of(t) in open_groups}
+        for sibling in siblings:
+            self._parts.pop(sibling.id, None)
+        self._replaced = []
         rewards = [s.reward for s in siblings if s.reward is not None]
         lengths = [s.payload.response_tokens for s in siblings if s.payload is not None]
         staleness = [step - s.payload.span.min for s in siblings if s.payload is not None]
@@ -47,6 +95,12 @@ class RunningMetrics:
             reward_mean=fmean(rewards),
             reward_std=pstdev(rewards),
             response_tokens_mean=fmean(lengths),
+            groups_uniform=len(uniform) / (len(groups) + replaced),
+            uniform_prompts=tuple(uniform[:_NAMED_PROMPTS]),
+            reward_parts={
+                name: fmean(part[name] for part in parts if name in part)
+                for name in sorted({name for part in parts for name in part})
+            },
             # Here too, so that a commit from a repeated proposal, which has no stats, has its staleness.
             stats=StepStats(staleness_mean=fmean(staleness), staleness_max=max(staleness)),
         )
@@ -64,12 +118,14 @@ class RunningMetrics:
         since, before = self._mark
         rate = (self._tokens - before) / (now - since) if now > since else 0.0
         self._mark = (now, self._tokens)
+        swaps, self._swaps = self._swaps, {}
         return StepMetrics(
             step=state.version,
             version=state.version,
             seconds=now - self._started,
             tokens_generated=self._tokens,
             tokens_per_second=rate,
+            swaps=swaps,
             trajectories=dict(state.counts),
             aborted=dict(state.aborted),
             attempts_failed=dict(state.attempts_failed),
@@ -88,12 +144,15 @@ class RunningMetrics:
             reward_mean=step.reward_mean,
             reward_std=step.reward_std,
             response_tokens_mean=step.response_tokens_mean,
+            groups_uniform=step.groups_uniform,
+            uniform_prompts=step.uniform_prompts,
+            reward_parts=step.reward_parts,
             stats=step.stats,
         )
 
     @staticmethod
-    def evaluated(record: Evaluated, line: StepMetrics) -> StepMetrics:
-        """The line with an evaluation's scores, under the version that was evaluated."""
+    def evaluated(record: Evaluated, line: StepMetrics, *, seconds: float) -> StepMetrics:
+        """The line with an evaluation's scores, under the version that was evaluated, and for how long it was."""
         return replace(
             line,
             step=record.version,
@@ -102,4 +161,5 @@ class RunningMetrics:
             heldout_greedy=record.greedy,
             heldout_newest=record.newest,
             heldout_mixed=record.mixed,
+            heldout_seconds=seconds,
         )

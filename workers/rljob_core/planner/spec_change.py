@@ -1,6 +1,8 @@
 """A spec that the user changed while the job runs, where the change restarts no coordinator: it goes into the ledger.
 
-The coordinator decides nothing by such a field. With the record, the audit can compare it with what user and pods have.
+The coordinator decides nothing by such a field, except that it follows where pools are, and how many episodes an engine
+may have open. With the record, the audit can
+compare it with what user and pods have.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ def on_spec_changed(context: PlannerContext, spec: RLJobSpec) -> None:
     if before == after or read_by_coordinator(before) != read_by_coordinator(after):
         return
     context.spec = new
+    context.sites.follow(new.rollout.sites)
     context.emit(spec_in_force(new))
 
 

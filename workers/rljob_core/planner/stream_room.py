@@ -87,11 +87,11 @@ class StreamRoom:
         if self._planned is None:
             if self._asked.difference(self.prompts) or self._asked_held_out.difference(self.held_out):
                 return False
-            longest = spec.rollout.sampling.max_tokens
+            longest, turns = spec.rollout.sampling.max_tokens, spec.rollout.max_turns
             groups = ((self.prompts[g.id], len(g.siblings)) for g in state.groups.values())
             answers = ((tokens, len(SAMPLES)) for tokens in self.held_out.values())
             self._planned = sum(
-                number * payload_bytes(prompt_tokens=tokens, response_tokens=longest)
+                number * payload_bytes(prompt_tokens=tokens, response_tokens=longest, turns=turns)
                 for tokens, number in (*groups, *answers)
             )
         return self._planned + idle <= self.limit

@@ -22,8 +22,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rljob_core.actions import SendToEngine
-from rljob_core.job_state import Sibling
-from rljob_core.messages import Release
+from rljob_core.job_state import SUSPECT_DEATHS, Sibling
+from rljob_core.messages import EngineDied, Release
 from rljob_core.planner import attributed_deaths, prime_suspect
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView
@@ -76,7 +76,7 @@ def plan_trial(context: PlannerContext) -> Trial:
         return Trial(apart=frozenset() if waits else frozenset({engine.engine}), groups=groups)
     if any(_is_looked_up(context, trajectory) for trajectory in members):
         return Trial(apart=frozenset({engine.engine}), groups=groups)  # all of them are sent out together
-    if cohorts.other_work_first and len(context.liveness.engines) == 1:
+    if cohorts.other_work_first and sum(e.reachable for e in context.liveness.engines.values()) == 1:
         cohorts.other_work_first = False
         return Trial(groups=groups, yields=True)
     cohorts.other_work_first = True
@@ -88,26 +88,36 @@ def is_tried(context: PlannerContext, sibling: Sibling) -> bool:
     return sibling.is_suspect or sibling in prime_suspect.members(context)
 
 
+def may_be_excused(context: PlannerContext, deaths: int) -> bool:
+    """Whether a death alone is nobody's failure that has taken other engines, or the coordinator, too.
+
+    Not forever: a prompt may take the whole machine with it each time.
+    """
+    return deaths < SUSPECT_DEATHS + context.spec.pipeline.max_attempts
+
+
 def on_engine_lost(
-    context: PlannerContext, engine: str, held: Sequence[str], *, beginning: str, convicted: bool
+    context: PlannerContext, engine: str, held: Sequence[str], report: EngineDied | None, *, convicted: bool
 ) -> None:
     """Split what is suspected of what a dead engine held.
 
     Args:
         engine: the dead engine.
         held: everything that it was generating, in the order in which it was sent.
-        beginning: see `EngineDied`.
+        report: of the process that watched the engine, if there is one.
         convicted: whether this death has ended a group.
     """
     if convicted and context.evaluation is not None:
         context.evaluation.explain_deaths()
-    prime_suspect.on_engine_lost(context, engine, held, beginning=beginning, convicted=convicted)
+    prime_suspect.on_engine_lost(context, engine, held, report, convicted=convicted)
     cohorts, suspected = context.cohorts, _suspected(context)
     accused = [t for t in held if t in suspected]
     if len(set(map(group_of, accused))) == 1:
         cohorts.postpone(accused)
     else:
         cohorts.insert(*_halves(accused))
+        if prime := [t for t in accused if cohorts.prime is not None and group_of(t) == cohorts.prime.group]:
+            cohorts.insert(prime)
     if accused:
         cohorts.awaited_since = context.liveness.heartbeats
 
@@ -124,11 +134,13 @@ def recall_siblings(context: PlannerContext, engine: str, held: Iterable[Sibling
     groups = (context.state.groups.get(g) for g in dict.fromkeys(group_of(s.id) for s in held))
     elsewhere: dict[str, list[Sibling]] = {}
     for sibling in (s for group in groups if group is not None for s in group.siblings):
-        if sibling.state is State.GENERATING and not sibling.deaths and sibling.inherited is None:
+        begun = sibling.deaths or sibling.inherited is not None
+        if sibling.state is State.GENERATING and not begun and context.reaches(sibling.engine):
             elsewhere.setdefault(sibling.engine, []).append(sibling)
     for name, siblings in elsewhere.items():
         ids, attempts = tuple(s.id for s in siblings), tuple(s.attempt for s in siblings)
-        context.act(SendToEngine(name, (Release(ids, attempts, unless_begun=True),)))
+        release = Release(ids, attempts, unless_begun=True)
+        context.act(SendToEngine(name, (release,), context.site_of(name)))
 
 
 def _suspected(context: PlannerContext) -> dict[str, str]:
@@ -178,7 +190,7 @@ def _choose(context: PlannerContext) -> tuple[EngineView, tuple[str, ...]] | Non
         able: list[tuple[int, str, EngineView, list[str]]] = []
         for engine in context.liveness.engines.values():
             members = [t for t in cohort if _can_try(context, engine, t)]
-            if members and not engine.draining:
+            if members and engine.takes_work:
                 able.append((engine.assigned, engine.engine, engine, members))
         if able:
             _, _, engine, members = min(able, key=lambda found: found[:2])

@@ -18,11 +18,14 @@ class TrainerLink:
     Attributes:
         accepted: whether a gang has answered to this coordinator's epoch. No micro-batch is sent before.
         resumed: the newest `Resume` that this coordinator sent; None before the first.
+        waits_after: the version at which the trainer said that it waits, and the micro-batches of the step that it had
+            taken; None if it has not.
         checkpoint_asked: attempt and version for which the job's last checkpoint was asked for.
     """
 
     accepted: bool = False
     resumed: Resume | None = None
+    waits_after: tuple[int, int] | None = None
     checkpoint_asked: tuple[int, int] | None = None
 
     @property

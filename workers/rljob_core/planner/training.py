@@ -70,6 +70,7 @@ def _resend(context: PlannerContext, event: TrainerReady) -> None:
         _resume(context, event.attempt)
         return
     taken = 0 if behind or event.version != state.version else event.fed
+    context.trainer_link.waits_after = state.version, taken
     for assigned in state.micro_batches[taken:]:
         context.act(SendToTrainer(event.attempt, _message(context, assigned)))
 
@@ -137,9 +138,10 @@ def _commit(context: PlannerContext, proposal: StepCommitted) -> bool:
     siblings = [sibling for group in groups for sibling in group.siblings]
     for group in groups:
         context.lengths.consumed(group)
-    context.metrics.consumed(siblings, step=state.version)
+    context.metrics.consumed(groups, step=state.version, open_groups=state.groups)
     context.emit(proposal if proposal.epoch == context.epoch else recovery.restored(state, proposal))
     context.admission.committed(context.now)
+    context.transfers.committed(proposal.version, context.now)
     for sibling in siblings:
         context.release(sibling)
     announce(context)

@@ -6,12 +6,32 @@
 | `WeightStore` | `rljob_runtime.weights.store`, over the transports of `rljob_core.weight_transports` |
 | `Engine` | `rljob_runtime.engines`: `torch`, `vllm`, `http`, `emulated` |
 | `TrainerBackend` | `rljob_runtime.training.backends`: `torch`, `fsdp`, `deepspeed`, `emulated` |
+| `Environment` | `package.module:Class` of a user, found by `rljob_runtime.environments.registry` |
+| `Tracker` | `rljob_runtime.trackers`: `wandb`, `mlflow`, `tensorboard`, `trackio` |
+| `Sandbox` | `rljob_runtime.sandbox.local` |
 | `Reward` | the functions that `rljob_runtime.rewards.registry` resolves by name |
 
 `rljob_contract` runs the contracts of engines and trainer backends against plugins, too (`docs/custom.md`).
 """
 
-from rljob_core.ports.engine import Completed, Engine, EngineEvent, EngineLoad, Progress, Request, Stopped
+from rljob_core.ports.engine import (
+    CacheKeeper,
+    Completed,
+    Engine,
+    EngineEvent,
+    EngineLoad,
+    Progress,
+    Request,
+    Stopped,
+)
+from rljob_core.ports.environment import (
+    Environment,
+    Episode,
+    EpisodeStart,
+    ModelTurn,
+    ObservingEpisode,
+    TurnObservation,
+)
 from rljob_core.ports.messages import (
     MESSAGE_ID,
     NEWEST_ONLY,
@@ -27,6 +47,14 @@ from rljob_core.ports.messages import (
     first_sequence,
 )
 from rljob_core.ports.reward import LARGEST_SCORE, Reward
+from rljob_core.ports.tracker import (
+    SampleTable,
+    SampleTracker,
+    StreamTracker,
+    TrackedPoint,
+    TrackedRun,
+    Tracker,
+)
 from rljob_core.ports.trainer import TrainerBackend, TrainingSample
 from rljob_core.ports.weights import DeltaBase, TensorInfo, WeightManifest, WeightStore
 
@@ -38,6 +66,7 @@ __all__ = [
     "SINGLE_READER",
     "UNLIMITED_ROOM",
     "WORK_QUEUES",
+    "CacheKeeper",
     "Channel",
     "Completed",
     "Delivery",
@@ -45,16 +74,28 @@ __all__ = [
     "Engine",
     "EngineEvent",
     "EngineLoad",
+    "Environment",
+    "Episode",
+    "EpisodeStart",
     "Message",
     "MessageStore",
+    "ModelTurn",
+    "ObservingEpisode",
     "Progress",
     "Queue",
     "Request",
     "Reward",
+    "SampleTable",
+    "SampleTracker",
     "Stopped",
+    "StreamTracker",
     "TensorInfo",
+    "TrackedPoint",
+    "TrackedRun",
+    "Tracker",
     "TrainerBackend",
     "TrainingSample",
+    "TurnObservation",
     "WeightManifest",
     "WeightStore",
     "first_sequence",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from rljob_core.messages import EngineProfile
 from rljob_core.trajectory import Array, FinishReason
@@ -159,3 +159,11 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Stop computing and free the memory."""
+
+
+@runtime_checkable
+class CacheKeeper(Protocol):
+    """An engine that can keep the caches of running responses through a swap, or compute them again."""
+
+    recompute_cache: bool | None
+    """What swaps that follow do under `inflight: Update`; None where whoever swaps decides, and sets it before each."""

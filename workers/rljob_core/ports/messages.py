@@ -69,6 +69,8 @@ class Message:
         data: the payload; empty if the reader asked for headers only.
         headers: `headers[MESSAGE_ID]` is the message's id.
         size: bytes of the payload, also if `data` was not read.
+        stored: when the server stored it, in UTC, as ISO 8601 with a fraction of any length; empty if the store does
+            not say. For people: clocks of servers differ, and nothing decides by it.
     """
 
     sequence: int
@@ -76,6 +78,7 @@ class Message:
     data: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
     size: int = 0
+    stored: str = field(default="", compare=False)
 
 
 class Delivery(Protocol):
@@ -192,6 +195,17 @@ class MessageStore(Protocol):
     async def get(self, channel: Channel, sequences: Sequence[int]) -> list[Message | None]:
         """Return messages by sequence, in the given order; None for each that is not stored."""
 
+    async def newest(self, channel: Channel, suffixes: Sequence[str]) -> list[Message | None]:
+        """Return the newest message of each of these suffixes, in the given order; None for each that has none.
+
+        For suffixes of one message each, or of equal ones: a replica that is behind the others may return an older one
+        than `last` does.
+
+        Args:
+            channel: the channel.
+            suffixes: without wildcards.
+        """
+
     async def suffixes(self, channel: Channel, pattern: str) -> dict[str, int]:
         """Return the number of stored messages of each suffix that matches a pattern and has any."""
 
@@ -205,17 +219,43 @@ class MessageStore(Protocol):
     async def limit(self, channel: Channel) -> int:
         """Return how many bytes a channel may hold; 0 if it has no limit."""
 
+    async def filled(self, channel: Channel) -> tuple[int, int]:
+        """Return how many bytes a channel holds, and how many it may hold; 0 if it has no limit."""
+
     async def delete(self, channel: Channel, sequences: Sequence[int]) -> None:
         """Delete messages; sequences that are not stored are ignored."""
 
     async def purge(self, channel: Channel, suffix: str) -> None:
         """Delete all messages of a suffix."""
 
+    async def supersede(self, channel: Channel, suffix: str) -> None:
+        """Delete all messages of a suffix, here and in every copy of the channel: an empty one takes their place.
+
+        Only on the channel `WEIGHTS`, and without wildcards.
+        """
+
     async def put_signal(self, key: str, value: bytes) -> None:
         """Set a key of the signal bucket.
 
         Raises:
             StoreFull: the bucket is at its limit.
+        """
+
+    async def put_site_beat(self, site: str, value: bytes) -> None:
+        """Send a value by way of a site; it comes back as that of the key `site.<site>`, after what is stored there.
+
+        It is sent once, and not waited for: while one direction of the site's link is cut, it may be lost or late.
+        """
+
+    async def put_site_mark(self, site: str, value: str) -> None:
+        """Send a mark by way of a site, behind the payloads and the progress that are stored there.
+
+        In both channels it comes back as an empty message with the suffix `site_mark(site)` and the header
+        `MARK_HEADER`. It is sent once, and not waited for: while the link is cut, or the site has no room, it is lost.
+
+        Args:
+            site: name of the site.
+            value: of the header.
         """
 
     async def delete_signal(self, key: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from rljob_core.records.omitted import OMITTED_IF_EMPTY, OMITTED_IF_NONE
+from rljob_core.omitted import OMITTED_IF_EMPTY, OMITTED_IF_NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,9 @@ class PipelineSet:
     """The `spec.pipeline` of the buffers from `step`'s on; buffers that are open keep their stamps.
 
     Attributes:
-        window: None from releases that had none.
+        step: whose buffer is the first under these settings.
+        mode, max_staleness, inflight, max_attempts, max_resamples: as in `spec.pipeline`, the bound with its default.
+        window: as in `spec.pipeline`; None from releases that had none.
     """
 
     step: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from rljob_core.records.omitted import OMITTED_IF_EMPTY
+from rljob_core.omitted import OMITTED_IF_EMPTY
 from rljob_core.trajectory import VersionSpan
 
 
@@ -18,7 +18,8 @@ class Inherited:
         tokens: length of the response so far.
         span: versions that produced these tokens.
         seed: seed of the random stream that drew them, and draws the following ones.
-        sequence: sequence of its message in the progress stream.
+        sequence: of its message in the progress stream of the coordinator's server. Only engines of the release
+            before find it by that; on another server it is another one.
         digest: digest of its payload.
     """
 
@@ -37,6 +38,7 @@ class Dispatched:
     Attributes:
         min_version: oldest weights that may produce their next token.
         inherited: progress from which they resume, by trajectory id; the others start from their prompts.
+        site: where the engine is; empty if it is at the hub.
     """
 
     trajectories: tuple[str, ...]
@@ -44,6 +46,7 @@ class Dispatched:
     engine: str
     min_version: int
     inherited: dict[str, Inherited] = field(default_factory=dict)
+    site: Annotated[str, OMITTED_IF_EMPTY] = ""
     kind: Literal["dispatched"] = "dispatched"
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from rljob_core.records.omitted import OMITTED_IF_EMPTY
+from rljob_core.omitted import OMITTED_IF_EMPTY
 from rljob_core.trajectory import group_of
 
 

@@ -10,6 +10,7 @@ created, `Grows` what it never lets become smaller.
 from rljob_core.spec.base import (
     API_VERSION,
     GROUP,
+    HUB,
     VERSION,
     ApiModel,
     Form,
@@ -20,39 +21,50 @@ from rljob_core.spec.base import (
     immutable_fields,
     model_in,
 )
-from rljob_core.spec.data import DataSpec, EvaluationDataSpec, EvaluationSpec, RewardSpec
+from rljob_core.spec.data import ENVIRONMENT_SCORE, DataSpec, EvaluationDataSpec, EvaluationSpec, RewardSpec
+from rljob_core.spec.environment import AGENT, CHANGEABLE_OF_ENVIRONMENT, MOST_TURNS, EnvironmentSpec
 from rljob_core.spec.job import CoordinatorSpec, DeltaSpec, NatsSpec, RLJob, RLJobSpec, WeightsSpec
 from rljob_core.spec.networking import EgressSpec, NetworkingSpec
 from rljob_core.spec.pipeline import Inflight, Mode, PipelineSpec
 from rljob_core.spec.pool import RolloutPool, RolloutPoolSpec
-from rljob_core.spec.reserved import Reserved, ineffective_fields
 from rljob_core.spec.rollout import (
     LONGEST_RESPONSE,
     AutoscalingSpec,
     EngineSpec,
-    EnvironmentSpec,
     PoolEngineSpec,
     PoolSpec,
     RolloutSpec,
     SamplingSpec,
     ScalingSpec,
+    SwapTime,
 )
+from rljob_core.spec.samples import SamplesSpec
+from rljob_core.spec.site import GRACE_SECONDS, SILENT_SECONDS, Site, SiteLinkSpec, SiteSpec, SiteStatus
 from rljob_core.spec.status import (
     AutoscaledPoolStatus,
     AutoscalingStatus,
     ConditionStatus,
     CostStatus,
+    DownloadStatus,
     PipelineStatus,
     PoolStatus,
     RLJobStatus,
     RolloutPoolStatus,
 )
+from rljob_core.spec.trackers import TrackerSpec
 from rljob_core.spec.training import AlgorithmSpec, CheckpointSpec, LoraSpec, ModelSpec, TrainerSpec
 
 __all__ = [
+    "AGENT",
     "API_VERSION",
+    "CHANGEABLE_OF_ENVIRONMENT",
+    "ENVIRONMENT_SCORE",
+    "GRACE_SECONDS",
     "GROUP",
+    "HUB",
     "LONGEST_RESPONSE",
+    "MOST_TURNS",
+    "SILENT_SECONDS",
     "VERSION",
     "AlgorithmSpec",
     "ApiModel",
@@ -65,6 +77,7 @@ __all__ = [
     "CostStatus",
     "DataSpec",
     "DeltaSpec",
+    "DownloadStatus",
     "EgressSpec",
     "EngineSpec",
     "EnvironmentSpec",
@@ -88,18 +101,23 @@ __all__ = [
     "RLJob",
     "RLJobSpec",
     "RLJobStatus",
-    "Reserved",
     "RewardSpec",
     "RolloutPool",
     "RolloutPoolSpec",
     "RolloutPoolStatus",
     "RolloutSpec",
     "Rule",
+    "SamplesSpec",
     "SamplingSpec",
     "ScalingSpec",
+    "Site",
+    "SiteLinkSpec",
+    "SiteSpec",
+    "SiteStatus",
+    "SwapTime",
+    "TrackerSpec",
     "TrainerSpec",
     "WeightsSpec",
     "immutable_fields",
-    "ineffective_fields",
     "model_in",
 ]

@@ -28,6 +28,10 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 GROUP = "rljob.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
+HUB = "hub"
+"""The cluster of the coordinator, the trainer and the job's main NATS server, which is a JetStream domain of this name;
+no other datacenter has it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +89,35 @@ class Immutable:
     """Mark of a field that the API server keeps as it was when the object was created.
 
     Annotate the whole type, `Annotated[X | None, Immutable("…")]`: absent is a value that is kept, too. Of an object,
-    every field below is kept.
+    every field below is kept, except some.
 
     Attributes:
         because: what rests on the value.
         instead: what to do who wants another value.
         among: values that may replace each other.
+        excepting: of an object, the fields that may change.
     """
 
     because: str
     instead: str = "create another RLJob"
     among: tuple[str, ...] = ()
+    excepting: tuple[str, ...] = ()
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """The field's JSON schema, with the mark under `immutable`."""
-        mark = {"because": self.because, "instead": self.instead, "among": self.among}
+        mark = {
+            "because": self.because,
+            "instead": self.instead,
+            "among": self.among,
+            "excepting": self.excepting,
+        }
         return {**handler(core), "immutable": mark}
+
+    def keeps(self, field: str, path: str) -> bool:
+        """Whether what is at a path is kept, because of this mark of a field."""
+        if path != field and not path.startswith(f"{field}."):
+            return False
+        return path.removeprefix(field).removeprefix(".").partition(".")[0] not in self.excepting
 
     def allows(self, before: object, now: object) -> bool:
         """Whether the field may go from one value to another."""
@@ -218,6 +235,14 @@ ObjectName = Annotated[
     Form(
         r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
         f"must be the name of a Kubernetes object in this namespace, {_LABEL}, dots between such names",
+    ),
+]
+ControllerName = Annotated[
+    str,
+    StringConstraints(max_length=253),
+    Form(
+        r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$",
+        "must be a domain and a controller's name: for instance rljob.dev/operator",
     ),
 ]
 Identifier = Annotated[

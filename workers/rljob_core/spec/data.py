@@ -17,12 +17,16 @@ from rljob_core.spec.base import (
     Rule,
     Text,
 )
+from rljob_core.spec.remote_forms import DATA_FORM, FILES_ONLY
 
 Dataset = Annotated[
     str,
     StringConstraints(max_length=2048),
     Form(r"^[^\x00-\x1f]+$", "must be the name of a reasoning-gym task, or the path of a file"),
 ]
+
+ENVIRONMENT_SCORE = "environment"
+"""Among a job's rewards, the score that its environment gives an episode."""
 
 STEP_TRAJECTORIES = 50_000
 """A commit is one message of at most 1 MB, and names each of them."""
@@ -34,7 +38,8 @@ class DataSpec(ApiModel):
     source: Literal["reasoning-gym", "jsonl", "parquet"] = "reasoning-gym"
     """reasoning-gym generates tasks with verifiers; jsonl and parquet read files."""
     dataset: Dataset
-    """Name of the reasoning-gym task, or path of the file."""
+    """Name of the reasoning-gym task; or a file, or a folder of them: a path, pvc://claim/path, or what is downloaded:
+    hf://datasets/org/name@revision/path, s3:// or gs://bucket/path."""
     options: Options = Field(default={})
     """Passed to the source, for instance the task's difficulty."""
     # kubectl drops a null on its way to the API server, and the default would come instead.
@@ -58,6 +63,8 @@ class DataSpec(ApiModel):
             "lower one of them",
             lambda s: s.prompts_per_step * s.group_size <= STEP_TRAJECTORIES,
         ),
+        DATA_FORM,
+        FILES_ONLY,
     )
 
 
@@ -72,6 +79,8 @@ class EvaluationDataSpec(ApiModel):
     """As spec.data.options."""
     seed: Count = 1_000_003
     """Another seed than spec.data.seed, so that generated tasks are held out."""
+
+    rules = (DATA_FORM,)
 
 
 class EvaluationSpec(ApiModel):
@@ -95,8 +104,8 @@ class RewardSpec(ApiModel):
         Field(min_length=1, max_length=16),
         Immutable("rewards are compared over the whole run"),
     ] = Field(default=["exact_match"])
-    """Summed up: `verifier` (the data set's own), `exact_match`, `math_verify`, `package.module:function`, or what an
-    installed distribution offers."""
+    """Summed up: `verifier` (the data set's), `exact_match`, `math_verify`, `python_tests`, `package.module:function`,
+    what an installed distribution offers, or `environment` (what the environment gives each episode)."""
     replicas: Annotated[int, Field(ge=1, le=1024)] = 1
     """Reward workers."""
     timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 30.0
@@ -105,3 +114,8 @@ class RewardSpec(ApiModel):
     """Whether functions may open network connections, for instance to a model that judges."""
     template: Options | None = None
     """Patch of the reward workers' pod template; functions run in its container `scorer`."""
+
+    @property
+    def called(self) -> list[str]:
+        """The functions that reward workers call: all but the environment's own score."""
+        return [name for name in self.functions if name != ENVIRONMENT_SCORE]

@@ -8,10 +8,10 @@ from pydantic import Field, StringConstraints
 
 from rljob_core.spec.base import (
     ApiModel,
+    ControllerName,
     Count,
     Form,
     Grows,
-    Identifier,
     Image,
     Immutable,
     ObjectMeta,
@@ -21,14 +21,21 @@ from rljob_core.spec.base import (
     Rule,
     Uri,
 )
-from rljob_core.spec.data import DataSpec, EvaluationSpec, RewardSpec
+from rljob_core.spec.data import ENVIRONMENT_SCORE, DataSpec, EvaluationSpec, RewardSpec
 from rljob_core.spec.networking import NetworkingSpec
 from rljob_core.spec.pipeline import PipelineSpec
 from rljob_core.spec.rollout import RolloutSpec
+from rljob_core.spec.samples import SamplesSpec
 from rljob_core.spec.server_lists import ONE_SCHEME, one_scheme
 from rljob_core.spec.status import RLJobStatus
+from rljob_core.spec.trackers import MOST_TRACKERS, TrackerSpec
 from rljob_core.spec.training import AlgorithmSpec, ModelSpec, TrainerSpec
 from rljob_core.weight_transports import WEIGHT_TRANSPORTS, WeightTransportName
+
+_ANCHOR_EVERY_AT_SITES = 100
+"""Of versions that cross links. What bounds the bytes is that no more deltas follow an anchor than it has bytes; this
+bounds how many messages a new engine reads.
+"""
 
 
 class CoordinatorSpec(ApiModel):
@@ -42,8 +49,8 @@ class DeltaSpec(ApiModel):
     """Versions stored as what changed since the one before, bit by bit."""
 
     anchor_every: Annotated[int, Field(ge=1, le=1000)] = 10
-    """Every so many versions one is stored whole: the anchor that the deltas after it rest on. A new engine reads it
-    and all of them. 1: every version is whole."""
+    """At least every so many versions one is stored whole: the anchor that the deltas after it rest on. A new engine
+    reads it and all of them. 1: every version is whole."""
 
 
 def _has_no_uri(transport: WeightTransportName) -> Rule:
@@ -71,7 +78,7 @@ class WeightsSpec(ApiModel):
     keep_versions: Count | None = None
     """Versions kept besides those that the bound and recovery need; none if absent."""
     delta: DeltaSpec | None = None
-    """Store what changed; absent: every version is stored whole. Trainer and engines then hold one more copy of the
+    """Store what changed; absent: only for pools at other sites. Trainer and engines then hold one more copy of the
     weights, in host memory."""
 
     rules = tuple(_has_no_uri(name) for name, row in WEIGHT_TRANSPORTS.items() if not row.needs_uri)
@@ -80,11 +87,6 @@ class WeightsSpec(ApiModel):
     def needs_uri(self) -> bool:
         """Whether the transport keeps weights at a URI; if the job gives none, the operator's is used."""
         return WEIGHT_TRANSPORTS[self.transport].needs_uri
-
-    @property
-    def anchor_every(self) -> int | None:
-        """Every so many versions one is whole; None if all are."""
-        return None if self.delta is None else self.delta.anchor_every
 
 
 class NatsSpec(ApiModel):
@@ -132,18 +134,18 @@ class NatsSpec(ApiModel):
     )
 
 
+_SCORED_BY_ENVIRONMENT = (
+    f"has(self.reward) && has(self.reward.functions) && '{ENVIRONMENT_SCORE}' in self.reward.functions"
+)
+
+
 class RLJobSpec(ApiModel):
     """What the user wants trained, how, and where."""
 
     suspend: bool = False
     """Stop all pods and keep the state; false continues from there."""
     managed_by: Annotated[
-        str,
-        StringConstraints(max_length=253),
-        Form(
-            r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$",
-            "must be a domain and a controller's name: for instance rljob.dev/operator",
-        ),
+        ControllerName,
         Immutable("two controllers would undo each other's work"),
     ] = "rljob.dev/operator"
     """Who reconciles this job."""
@@ -173,12 +175,16 @@ class RLJobSpec(ApiModel):
     """The process that plans the steps and keeps the ledger."""
     weights: WeightsSpec = WeightsSpec()
     """How weights reach engines."""
+    samples: SamplesSpec = SamplesSpec()
+    """Which answers are kept for people to read."""
     nats: NatsSpec = NatsSpec()
     """The NATS server that carries the job's streams."""
     networking: NetworkingSpec = NetworkingSpec()
     """What workers may connect to besides what the spec names, where the cluster enforces NetworkPolicies."""
-    trackers: Annotated[list[Identifier], Field(max_length=8)] = Field(default=[])
-    """Experiment trackers. They are refused until the coordinator reports to trackers; read metrics.jsonl."""
+    trackers: Annotated[
+        list[TrackerSpec], Field(max_length=MOST_TRACKERS, json_schema_extra={"listMapKey": "name"})
+    ] = Field(default=[])
+    """Experiment trackers that get the job's metrics. One that fails never slows or ends the job."""
     backoff_limit: Annotated[int, Field(ge=0, le=1000)] = 3
     """Failed trainer attempts before the job fails."""
     active_deadline_seconds: PositiveCount | None = None
@@ -189,11 +195,48 @@ class RLJobSpec(ApiModel):
     rules = (
         Rule(
             "trackers",
-            "!has(self.trackers) || size(self.trackers) == 0",
-            "there are no trackers yet: remove them, and read metrics.jsonl",
-            lambda s: not s.trackers,
+            "!has(self.trackers) || self.trackers.all(t, self.trackers.exists_one(u, u.name == t.name))",
+            "two trackers have the same name: remove one of them",
+            lambda s: len({t.name for t in s.trackers}) == len(s.trackers),
+        ),
+        Rule(
+            "weights.transport",
+            "!has(self.weights) || !has(self.weights.uri) || !self.weights.uri.matches('^(s3|gs|pvc)://') || "
+            "!self.rollout.pools.exists(pool, has(pool.datacenter))",
+            "each engine at another site would read all weights over its link: use transport Nats, of which a site "
+            "gets one copy, or leave the pools' datacenter out",
+            lambda s: not (s.rollout.datacenters and _is_far(s.weights.uri)),
+        ),
+        Rule(
+            "reward.functions",
+            f"!has(self.rollout.environment) || {_SCORED_BY_ENVIRONMENT}",
+            f"an episode has the score that its environment gives it: add {ENVIRONMENT_SCORE}, alone or beside others",
+            lambda s: s.rollout.environment is None or ENVIRONMENT_SCORE in s.reward.functions,
+        ),
+        Rule(
+            "reward.functions",
+            f"has(self.rollout.environment) || !({_SCORED_BY_ENVIRONMENT})",
+            f"{ENVIRONMENT_SCORE} is the score of spec.rollout.environment, which the job has not: add it, or remove "
+            f"{ENVIRONMENT_SCORE}",
+            lambda s: s.rollout.environment is not None or ENVIRONMENT_SCORE not in s.reward.functions,
         ),
     )
+
+    @property
+    def anchor_every(self) -> int | None:
+        """At least every so many versions one is whole; None if all are.
+
+        Where sites have copies of the weights, versions are deltas if the job does not say otherwise.
+        """
+        if self.weights.delta is not None:
+            return self.weights.delta.anchor_every
+        has_copies = bool(self.rollout.datacenters) and not self.weights.needs_uri
+        return _ANCHOR_EVERY_AT_SITES if has_copies else None
+
+
+def _is_far(uri: str | None) -> bool:
+    """Whether a place of weights is not the machine itself, on which `rljob run` has all sites."""
+    return uri is not None and uri.startswith(("s3://", "gs://", "pvc://"))
 
 
 class RLJob(ApiModel):

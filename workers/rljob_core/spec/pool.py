@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from rljob_core.spec.base import ApiModel, Immutable, JobName, Name, ObjectMeta, Options
+from rljob_core.spec.base import ApiModel, ControllerName, Immutable, JobName, Name, ObjectMeta, Options
 from rljob_core.spec.rollout import ScalingSpec
 from rljob_core.spec.status import RolloutPoolStatus
 
@@ -20,6 +20,9 @@ class RolloutPoolSpec(ApiModel):
     """The RLJob that it serves."""
     pool: Annotated[Name, _SELECTED]
     """Which of the job's pools it is."""
+    managed_by: ControllerName | None = None
+    """Who runs its engines: absent, the operator of this cluster; rljob.dev/site-NAME, that of the Site NAME, in the
+    site's cluster. The operator writes it from the pool's datacenter."""
     replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
     """Number of engines. The operator writes it when the RLJob's own value changes, and always with scaling policy
     Internal; else it belongs to the autoscaler of the pool (an HPA, KEDA) and to kubectl scale."""

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from rljob_core.spec.base import ApiModel, Identifier, Immutable, Name, Options, PositiveCount, Price, Rule
-from rljob_core.spec.reserved import Reserved
+from rljob_core.omitted import OMITTED_IF_NONE
+from rljob_core.spec.base import (
+    HUB,
+    ApiModel,
+    Identifier,
+    Immutable,
+    Name,
+    Options,
+    PositiveCount,
+    Price,
+    Rule,
+    enum_field,
+)
+from rljob_core.spec.environment import CHANGEABLE_OF_ENVIRONMENT, EnvironmentSpec
 
 LONGEST_RESPONSE = 1_048_576
 """Tokens of a response that a job may allow at most."""
@@ -21,7 +34,7 @@ class SamplingSpec(ApiModel):
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Nucleus: draw from the smallest set of tokens with this probability."""
     max_tokens: Annotated[int, Field(ge=1, le=LONGEST_RESPONSE)] = 512
-    """Tokens of a response at most."""
+    """Tokens of a response at most; of an episode of an environment, all that follow its prompt."""
     stop: Annotated[
         list[Annotated[str, StringConstraints(min_length=1, max_length=256)]], Field(max_length=16)
     ] = Field(default=[])
@@ -55,17 +68,6 @@ class LengthPredictorSpec(ApiModel):
     """The predictor's own options."""
 
 
-class EnvironmentSpec(ApiModel):
-    """A multi-turn environment."""
-
-    name: Identifier
-    """Entry point of the environment."""
-    options: Options = Field(default={})
-    """The environment's own options."""
-    max_turns: Annotated[int, Field(ge=1, le=1000)] = 1
-    """Model turns at most."""
-
-
 class ScalingSpec(ApiModel):
     """Who sets the number of replicas."""
 
@@ -76,6 +78,9 @@ class ScalingSpec(ApiModel):
     """Engines at least; the pool starts with so many, with policy Internal with one at least."""
     max_replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Engines at most."""
+    owner: Literal["Hub", "Site"] = "Hub"
+    """Hub: the pool is scaled where its RLJob is. Site, of a pool with a datacenter and policy External: it is scaled
+    in the site's cluster, by an HPA, KEDA or kubectl scale there, and the hub's RolloutPool follows."""
 
     rules = (
         Rule(
@@ -113,9 +118,9 @@ class PoolSpec(ApiModel):
     datacenter: Annotated[
         Name | None,
         Immutable("a pool stays where it is", "add another pool and remove this one"),
-        Reserved("pools can run in other datacenters"),
     ] = None
-    """Name of the datacenter in which the pool runs. It has no effect until pools can run in other datacenters."""
+    """Name of the Site at which the pool runs, with a NATS server of its own; absent: where the job's other processes
+    are. rljob run starts a server for each. On a cluster, engines at a Site get no work yet."""
     replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
     """Number of engines; 1 if neither this nor scaling is given."""
     scaling: ScalingSpec | None = None
@@ -142,10 +147,28 @@ class PoolSpec(ApiModel):
             lambda s: s.replicas is None or s.scaling is None,
         ),
         Rule(
+            "datacenter",
+            f"!has(self.datacenter) || self.datacenter != '{HUB}'",
+            f"{HUB} is where the job's other processes are: leave datacenter out",
+            lambda s: s.datacenter != HUB,
+        ),
+        Rule(
             "costPerHour",
             "!has(self.scaling) || self.scaling.policy != 'Internal' || has(self.costPerHour)",
             'scaling policy Internal chooses by price: add costPerHour, such as "2.10", or "1" if all cost the same',
             lambda s: s.scaling is None or s.scaling.policy != "Internal" or s.cost_per_hour is not None,
+        ),
+        Rule(
+            "scaling",
+            "!has(self.scaling) || self.scaling.owner != 'Site' || "
+            "(has(self.datacenter) && self.scaling.policy == 'External')",
+            "scaling.owner Site is for pools of scaling policy External that are at a Site: add datacenter and leave "
+            "policy out, or leave owner out",
+            lambda s: (
+                s.scaling is None
+                or s.scaling.owner != "Site"
+                or (s.datacenter is not None and s.scaling.policy == "External")
+            ),
         ),
     )
 
@@ -153,6 +176,11 @@ class PoolSpec(ApiModel):
     def scaled_internally(self) -> bool:
         """Whether the operator chooses the number of engines."""
         return self.scaling is not None and self.scaling.policy == "Internal"
+
+    @property
+    def scaled_at_site(self) -> bool:
+        """Whether the number of engines is set in the cluster of the pool's Site."""
+        return self.scaling is not None and self.scaling.owner == "Site"
 
     @property
     def initial_replicas(self) -> int:
@@ -172,6 +200,14 @@ class PoolSpec(ApiModel):
         return replicas if self.scaling is None else self.scaling.bound(replicas)
 
 
+class SwapTime(StrEnum):
+    """When an engine takes new weights."""
+
+    AUTO = "Auto"
+    AT_ONCE = "AtOnce"
+    WHEN_NEEDED = "WhenNeeded"
+
+
 class RolloutSpec(ApiModel):
     """Generation."""
 
@@ -180,16 +216,23 @@ class RolloutSpec(ApiModel):
     length_predictor: LengthPredictorSpec = LengthPredictorSpec()
     """What estimates how long answers will be, for the order in which they are generated. Its estimates are used only
     while they order prompts well."""
-    environment: EnvironmentSpec | None = None
-    """A multi-turn environment. It is refused until engines run multi-turn environments."""
+    environment: Annotated[
+        EnvironmentSpec | None,
+        Immutable("rewards are compared over the whole run", excepting=CHANGEABLE_OF_ENVIRONMENT),
+        OMITTED_IF_NONE,
+    ] = None
+    """What answers each response of the model, until the episode ends."""
     sampling: SamplingSpec = SamplingSpec()
     """How tokens are drawn."""
     progress_tokens: Annotated[int, Field(ge=0, le=1_048_576)] = 512
     """Each time a response has so many tokens more, it is published how far it has come, and when an engine is drained
     all of it: another engine continues from there. 0: what a lost engine was generating starts over."""
     hang_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
-    """Seconds without a new token after which an engine that has responses to generate is ended, and counts as one that
-    has died. Longer than the longest prefill, and than weights take to be swapped."""
+    """Seconds without a new token after which an engine with responses to generate is ended, like one that has died.
+    Longer than any prefill or swap of weights. An engine that pauses for much less is ended sooner."""
+    weight_sync: enum_field(SwapTime) = SwapTime.AUTO  # type: ignore[valid-type]
+    """When an engine takes announced weights. AtOnce. WhenNeeded: once what it has been given needs newer ones than its
+    own, or it is idle. Auto: at once while that costs less than 2 % of its time."""
     autoscaling: AutoscalingSpec = AutoscalingSpec()
     """What pools of scaling policy Internal are scaled for."""
     pools: Annotated[
@@ -206,8 +249,23 @@ class RolloutSpec(ApiModel):
         ),
         Rule(
             "environment",
-            "!has(self.environment)",
-            "there are no multi-turn environments yet: remove environment",
-            lambda s: s.environment is None,
+            "!has(self.environment) || self.pools.all(pool, !has(pool.datacenter))",
+            "episodes are played where the job's other processes are: leave the pools' datacenter out",
+            lambda s: s.environment is None or not s.datacenters,
         ),
     )
+
+    @property
+    def sites(self) -> dict[str, str]:
+        """Where each pool is, by name; "" for the hub."""
+        return {pool.name: pool.datacenter or "" for pool in self.pools}
+
+    @property
+    def max_turns(self) -> int:
+        """Responses of the model in one trajectory at most."""
+        return 1 if self.environment is None else self.environment.max_turns
+
+    @property
+    def datacenters(self) -> list[str]:
+        """The sites that pools name, sorted."""
+        return sorted({pool.datacenter for pool in self.pools if pool.datacenter})

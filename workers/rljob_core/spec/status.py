@@ -112,16 +112,32 @@ class PipelineStatus(ApiModel):
     """Why it is not what spec.pipeline says; empty if it is, or soon will be."""
 
 
+class DownloadStatus(ApiModel):
+    """A model or a data set that the job downloads."""
+
+    name: str
+    """model, data or evaluation."""
+    uri: str
+    """As the job names it."""
+    revision: str
+    """Which all pods use from the job's start to its end: a commit on a hub, a digest of the objects in a store."""
+
+
 class RLJobStatus(ApiModel):
     """What is."""
 
     observed_generation: int = 0
     """Generation that this status was computed for."""
     conditions: Conditions = Field(default=[])
-    """Ready, Suspended, Succeeded, Failed, TrainerStarved, RolloutStarved, TrainerReduced, ScalingLimited, Reconciling,
-    Stalled."""
+    """Ready, Suspended, Succeeded, Failed, TrainerStarved, RolloutStarved, TrainerReduced, GangScheduled,
+    ScalingLimited, SitesHeldBack, ModelReady, Reconciling, Stalled."""
+    state: str | None = None
+    """In a few words: Ready, Starved: trainer (or engines), Suspended, Succeeded, Failed, Stalled or Waiting with the
+    reason of that condition."""
     step: int = 0
     """Committed steps."""
+    progress: str | None = None
+    """Committed steps, of those in all: `18/60`."""
     policy_version: int = 0
     """Newest committed version."""
     trainer_attempt: int = 0
@@ -146,8 +162,14 @@ class RLJobStatus(ApiModel):
     """Generated tokens per second."""
     rollout: str | None = None
     """Engines that serve an admissible version, of those wanted, over all pools: `2/3`."""
+    environment: str | None = None
+    """Environment pods that are ready, of those wanted: `1/2`; absent without spec.rollout.environment."""
     pools: Annotated[list[PoolStatus], Field(json_schema_extra={"listMapKey": "name"})] = Field(default=[])
     """Counts per pool."""
+    downloads: Annotated[list[DownloadStatus], Field(json_schema_extra={"listMapKey": "name"})] = Field(
+        default=[]
+    )
+    """What is downloaded, once its revision is known."""
     autoscaling: AutoscalingStatus | None = None
     """Decisions about pools of scaling policy Internal."""
     cost: CostStatus | None = None

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rljob_core.omitted import OMITTED_IF_NONE
 from rljob_core.spec.base import (
     ApiModel,
     Count,
@@ -17,6 +18,7 @@ from rljob_core.spec.base import (
     Rule,
     Uri,
 )
+from rljob_core.spec.remote_forms import MODEL_FORM
 
 
 class LoraSpec(ApiModel):
@@ -32,11 +34,26 @@ class ModelSpec(ApiModel):
     """The causal language model to train."""
 
     uri: Annotated[Uri, Immutable("the job's weights and checkpoints began with this model")]
-    """Where it is, in Hugging Face format: a path or file:// that the pods have, or pvc://claim/path."""
+    """Where it is, in Hugging Face format: hf://org/name@revision, s3:// or gs://bucket/folder, which are downloaded
+    (docs/models-and-data.md); a path or file:// that the pods have, or pvc://claim/path."""
     credentials_secret: ObjectName | None = None
-    """Secret with what the URI needs."""
+    """Secret whose keys are the variables that the URIs of model, data sets and weights need: HF_TOKEN, or those of an
+    object store."""
+    cache: Annotated[Uri | None, OMITTED_IF_NONE] = None
+    """Where downloads are kept, for all pods of all jobs that name it: pvc://claim/folder, or a path that pods have;
+    absent: in each pod (`rljob run`: in RLJOB_CACHE)."""
     lora: Annotated[LoraSpec | None, Immutable("the job's checkpoints hold these adapters")] = None
     """Train low-rank adapters only. They are what is published; engines add them to the model's own weights."""
+
+    rules = (
+        MODEL_FORM,
+        Rule(
+            "cache",
+            "!has(self.cache) || !self.cache.contains('://') || self.cache.startsWith('pvc://')",
+            "must be pvc://claim/folder, or a path that pods have: downloads are files",
+            lambda model: model.cache is None or "://" not in model.cache or model.cache.startswith("pvc://"),
+        ),
+    )
 
 
 class AlgorithmSpec(ApiModel):
@@ -45,7 +62,7 @@ class AlgorithmSpec(ApiModel):
     name: Annotated[Literal["GRPO"], Immutable("the objective is the job's own")] = "GRPO"
     """Advantages are group-relative."""
     loss: Identifier = "GRPO"
-    """Loss of a token: GRPO, DrGRPO, DAPO, GSPO, CISPO (docs/training.md says how each clips and averages), or one that
+    """Loss of a token: GRPO, DrGRPO, DAPO, GSPO, CISPO (docs/losses.md says which to use when), or one that
     a distribution in the trainer's image offers."""
     learning_rate: Annotated[float, Field(ge=0, le=10)] = 1e-6
     """Peak learning rate of AdamW."""
@@ -75,7 +92,8 @@ class CheckpointSpec(ApiModel):
     """Saved optimizer state and Hugging Face weights."""
 
     uri: Annotated[Uri | None, Immutable("the job's checkpoints are there")] = None
-    """Where; absent: where the operator keeps them (`rljob run`: in the output folder)."""
+    """Where: a path, file://, pvc://claim/path, s3:// or gs://; absent: where the operator keeps them (`rljob run`: in
+    the output folder). In an object store, the trainer's log and samples are beside them."""
     every_steps: PositiveCount = 10
     """Steps between checkpoints. 1 makes a trainer's recovery exact; else moments may be that much older."""
 
@@ -101,6 +119,9 @@ class TrainerSpec(ApiModel):
     # exception, allows no object. So numNodes stays an integer, which every stored job has.
     min_nodes: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Pods that suffice while there is no room for numNodes; absent: numNodes. The batch stays the same."""
+    gang: Literal["Auto", "None", "Workload", "PodGroup", "Volcano"] = "Auto"
+    """By which object a cluster's scheduler places all pods of an attempt or none; Auto: what the cluster has, for
+    several pods; None: each pod by itself. See docs/gangs.md."""
     num_proc_per_node: Annotated[int, Field(ge=1, le=64)] = 1
     """Training processes (ranks) in each pod; no more ranks in all than a step has trajectories."""
     micro_batch_tokens: PositiveCount = 16384

@@ -19,7 +19,7 @@ class FileSource:
     """An `ItemSource` of a file's rows, memory-mapped in Arrow format.
 
     Args:
-        file: path of a JSON Lines or a Parquet file.
+        file: path of a JSON Lines or a Parquet file, or of a folder of them.
         kind: `jsonl` or `parquet`.
         options: must be empty.
         seed: of the order of rows.
@@ -35,12 +35,8 @@ class FileSource:
     def __init__(self, file: str, *, kind: str, options: Mapping[str, Any], seed: int, path: str) -> None:
         if options:
             raise SpecError(f"{path}.options", f"{kind} takes none: remove {', '.join(sorted(options))}")
-        source = Path(file.removeprefix("file://"))
-        if not source.is_file():
-            raise SpecError(f"{path}.dataset", f"there is no file {source}")
-        if source.stat().st_size == 0:
-            raise SpecError(f"{path}.dataset", f"{source} is empty")
-        self._rows = _load(source, kind=kind, path=path)
+        files = data_files(file, kind=kind, path=path)
+        self._rows = _load(files, kind=kind, path=path)
         self._seed = seed
         self.rows = len(self._rows)
         # Two permutations: groups of the next epoch start before the last groups of this one are rewarded.
@@ -52,12 +48,44 @@ class FileSource:
         row: dict[str, Any] = self._rows[int(self._order(epoch)[offset])]
         return row
 
+    def missing(self, column: str) -> list[int]:
+        """Numbers, from 1, of the file's rows whose column is absent or null."""
+        if column not in self._rows.column_names:
+            return list(range(1, self.rows + 1))
+        values = self._rows.data.column(column)
+        if not values.null_count:
+            return []
+        return [int(row) + 1 for row in np.flatnonzero(values.is_null().to_numpy())]
+
     def _permutation(self, epoch: int) -> NDArray[np.int64]:
         return np.random.default_rng([self._seed, epoch]).permutation(len(self._rows))
 
 
-def _load(file: Path, *, kind: str, path: str) -> datasets.Dataset:
-    """Read the rows of a file.
+_ENDINGS = {"jsonl": (".jsonl", ".json"), "parquet": (".parquet",)}
+
+
+def data_files(file: str, *, kind: str, path: str) -> list[Path]:
+    """The files of a data set, in the order of their rows: the file, or those of its kind in the folder, by name.
+
+    Raises:
+        SpecError: there are none, or one is empty; the error is of the manifest's field `path`.
+    """
+    source = Path(file.removeprefix("file://"))
+    found = [source]
+    if source.is_dir():
+        found = sorted(one for one in source.rglob("*") if one.suffix in _ENDINGS[kind] and one.is_file())
+        if not found:
+            raise SpecError(f"{path}.dataset", f"{source} holds no file that ends in .{kind}")
+    for one in found:
+        if not one.is_file():
+            raise SpecError(f"{path}.dataset", f"there is no file {one}")
+        if one.stat().st_size == 0:
+            raise SpecError(f"{path}.dataset", f"{one} is empty")
+    return found
+
+
+def _load(files: list[Path], *, kind: str, path: str) -> datasets.Dataset:
+    """Read the rows of files.
 
     `datasets` converts it to an Arrow file in a temporary folder. That file stays mapped after the folder is removed,
     so no cache is left behind.
@@ -69,12 +97,12 @@ def _load(file: Path, *, kind: str, path: str) -> datasets.Dataset:
         # The reader takes its batch size from the first row group, and fails where that is empty.
         size = {"batch_size": 1024} if kind == "parquet" else {}
         with tempfile.TemporaryDirectory(prefix="rljob-data-") as folder:
-            return read(str(file), cache_dir=folder, **size)
+            return read([str(file) for file in files], cache_dir=folder, **size)
     except Exception as error:  # pyarrow's and the library's errors have no common class
         cause = error.__cause__ or error
         empty = "corresponds to no data" in str(error)
         message = "has no rows" if empty else f"cannot be read as {kind}: {cause}"
-        raise SpecError(f"{path}.dataset", f"{file} {message}") from error
+        raise SpecError(f"{path}.dataset", f"{', '.join(map(str, files[:3]))} {message}") from error
     finally:
         if bars:
             datasets.enable_progress_bars()

@@ -24,6 +24,7 @@ with warnings.catch_warnings():
     from reasoning_gym.factory import DATASETS
     from reasoning_gym.utils import extract_answer
 
+_TASKS = "https://github.com/open-thought/reasoning-gym"
 #: Tasks of reasoning-gym 0.1.25 that iterate over sets of strings: two processes make the same item of an index only
 #: if both use the same hash seed.
 _HASH_ORDERED = frozenset(
@@ -36,6 +37,18 @@ _HASH_ORDERED = frozenset(
         "word_ladder",
     }
 )
+
+
+def check_task(name: str, path: str) -> None:
+    """Check that there is a task of this name.
+
+    Raises:
+        SpecError: there is none; `path` is the field that names it.
+    """
+    if name not in DATASETS:
+        close = difflib.get_close_matches(name, DATASETS, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"{_TASKS} lists the tasks"
+        raise SpecError(path, f"reasoning-gym has no task {name!r}: {hint}")
 
 
 class GymSource:
@@ -56,10 +69,7 @@ class GymSource:
     """
 
     def __init__(self, name: str, *, options: Mapping[str, Any], seed: int, path: str) -> None:
-        if name not in DATASETS:
-            close = difflib.get_close_matches(name, DATASETS, n=3, cutoff=0.5)
-            hint = f"did you mean {' or '.join(close)}?" if close else "`rgc` lists the tasks"
-            raise SpecError(f"{path}.dataset", f"reasoning-gym has no task {name!r}: {hint}")
+        check_task(name, f"{path}.dataset")
         if name in _HASH_ORDERED and sys.flags.hash_randomization:
             raise SpecError(
                 f"{path}.dataset",

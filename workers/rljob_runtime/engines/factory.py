@@ -23,6 +23,8 @@ class EngineFactory(Factory[Engine]):
             its constructor checks.
         check_pools: the problems that pools with this engine would cause each other, or none.
         check_server: asks what the engine depends on outside its process whether it can serve; raises SpecError.
+        is_paced: between its tokens it waits for nothing outside its pod, so that its pauses say how long later ones
+            may be (`rljob_core.hang_limit`).
         endless_options: options under which it ends no response by itself, for the checks of the engine contract.
     """
 
@@ -30,4 +32,5 @@ class EngineFactory(Factory[Engine]):
     check_fit: Callable[[ModelSettings, Any], None] | None = None
     check_pools: Callable[[JobConfig], list[SpecError]] | None = None
     check_server: Callable[[Any], Coroutine[Any, Any, None]] | None = None
+    is_paced: bool = False
     endless_options: Mapping[str, Any] = field(default_factory=dict)

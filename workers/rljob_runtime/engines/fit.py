@@ -26,6 +26,16 @@ def check_length(model: ModelSettings, length: int | None) -> None:
         )
 
 
+def longest_sequence(model: ModelSettings, max_length: int | None) -> int:
+    """Tokens of a prompt and its response together at most.
+
+    Args:
+        model: that generates.
+        max_length: the engine's own bound; None is the model's context.
+    """
+    return min(max_length or model.context, model.context)
+
+
 def check_response(model: ModelSettings, *, max_length: int | None, max_tokens: int) -> None:
     """Check that there is room for a prompt beside the longest response.
 
@@ -37,7 +47,7 @@ def check_response(model: ModelSettings, *, max_length: int | None, max_tokens: 
     Raises:
         SpecError: there is none, so that every request would be refused.
     """
-    longest = min(max_length or model.context, model.context)
+    longest = longest_sequence(model, max_length)
     if max_tokens >= longest:
         raise SpecError(
             "spec.rollout.sampling.maxTokens",

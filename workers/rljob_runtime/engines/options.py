@@ -5,13 +5,15 @@ Each engine declares its options in its own folder, in a module that loads none 
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
-from pydantic.alias_generators import to_camel
+from typing import Literal
+
+from rljob_runtime.plugin_options import StrictOptions
 
 
-class EngineOptions(BaseModel):
+class EngineOptions(StrictOptions):
     """Options of an engine: unknown fields and wrong types are errors, and manifests write the names in camelCase."""
 
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", strict=True
-    )
+
+def recompute_choice(option: bool | Literal["Auto"]) -> bool | None:
+    """The option `recomputeCache` as `CacheKeeper.recompute_cache`."""
+    return None if option == "Auto" else option

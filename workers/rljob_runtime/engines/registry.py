@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rljob_core.ports import Engine
 from rljob_runtime.engines.emulated.factory import EMULATED
 from rljob_runtime.engines.factory import EngineFactory
-from rljob_runtime.engines.fit import NAME, OPTIONS, check_response
+from rljob_runtime.engines.fit import NAME, OPTIONS, check_response, longest_sequence
 from rljob_runtime.engines.http.factory import HTTP
 from rljob_runtime.engines.stops import Decode
 from rljob_runtime.engines.torch.factory import TORCH
 from rljob_runtime.engines.vllm.factory import VLLM
 from rljob_runtime.model.settings import model_settings
 from rljob_runtime.plugins import Registry
+
+
+def _adopt(offered: object) -> EngineFactory:
+    """A factory from what an entry point refers to, which may say that the engines `is_paced`."""
+    return replace(EngineFactory.of(offered), is_paced=bool(getattr(offered, "is_paced", False)))
+
 
 ENGINES = Registry[EngineFactory](
     "engine",
@@ -26,7 +33,7 @@ ENGINES = Registry[EngineFactory](
         "HTTP": HTTP,
         "Emulated": EMULATED,
     },
-    EngineFactory.of,
+    _adopt,
 )
 
 
@@ -70,6 +77,18 @@ def check_fit(
     check(model, checked)
     if max_tokens is not None:
         check_response(model, max_length=checked.max_length, max_tokens=max_tokens)
+
+
+def room_of(name: str, *, model_path: Path, options: Mapping[str, Any]) -> int | None:
+    """Tokens of a prompt and its response together that an engine takes at most; None if that is not known.
+
+    Raises:
+        SpecError: as `check_engine`, or the model's settings cannot be read.
+    """
+    checked = check_engine(name, options)
+    if find_engine(name).check_fit is None:
+        return None
+    return longest_sequence(model_settings(model_path), checked.max_length)
 
 
 def create_engine(

@@ -19,6 +19,7 @@ from rljob_core.messages import (
     EngineGone,
     GenerationEnded,
     RoleFailed,
+    SamplesLost,
     VersionAnnounced,
 )
 from rljob_core.ports import Channel, MessageStore
@@ -39,6 +40,8 @@ def event_sender(event: CoordinatorEvent) -> str:
             return event.role
         case EngineDied() | EngineGone() | GenerationEnded():
             return "rollout"
+        case SamplesLost():
+            return "reward"
         case _:
             return "trainer"
 

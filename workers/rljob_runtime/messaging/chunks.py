@@ -1,13 +1,19 @@
 """Payloads that are larger than one message: cut into chunks, and named by the message that makes them visible.
 
-The chunks are stored first. The message that carries the last chunk has the sequences of the others in a header, so
-readers see the payload as a whole or not at all. A header of a few bytes could name gigabytes: readers take no list
-that names a chunk twice, and no payload that is larger than any that the job can need.
+The chunks are stored first, each under a suffix of its own: `<place>.<name>.<number>`. The message that carries the
+rest has `<name>/<number of chunks>` in a header, so readers see the payload as a whole or not at all. A reader knows
+the place: no header names a message elsewhere. Nor does it name sequences, which are others where the stream is copied
+to another server; those of the release before did, and are still read.
+
+A header of a few bytes could name gigabytes: readers take no list that names a chunk twice, and no payload that is
+larger than any that the job can need.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rljob_core.errors import CorruptPayload
 from rljob_core.messages.limits import MESSAGE_BYTES
@@ -15,9 +21,40 @@ from rljob_core.ports import Channel, Message, MessageStore
 
 CHUNKS_HEADER = "Rljob-Chunks"
 
+_NAMED = re.compile(r"([0-9A-Za-z_-]{1,64})/([1-9][0-9]{0,8})")
 _LIST = re.compile(r"[0-9]{1,19}(,[0-9]{1,19})*")
 #: Chunks that are fetched at once: no more is read of a payload that turns out to be too large.
 _FETCH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class WholePayload:
+    """A payload that was put together.
+
+    Attributes:
+        data: all of it.
+        chunks: sequences of the messages that held its chunks, on the server that was asked.
+    """
+
+    data: bytes
+    chunks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkList:
+    """The chunks that a message names, in order: suffixes, or sequences if the release before has written it."""
+
+    suffixes: Sequence[str] = ()
+    sequences: Sequence[int] = ()
+
+    def __len__(self) -> int:
+        return len(self.suffixes) + len(self.sequences)
+
+    async def fetch(self, store: MessageStore, channel: Channel, part: slice) -> list[Message | None]:
+        """Some of the chunks; None for each that is gone."""
+        if self.sequences:
+            return await store.get(channel, self.sequences[part])
+        return await store.newest(channel, self.suffixes[part])
 
 
 def cut(data: bytes, size: int) -> tuple[list[bytes], bytes]:
@@ -26,9 +63,20 @@ def cut(data: bytes, size: int) -> tuple[list[bytes], bytes]:
     return chunks, rest
 
 
-def chunk_headers(sequences: list[int]) -> dict[str, str]:
-    """The header for the message that carries the rest: the sequences of the chunks; empty if there are none."""
-    return {CHUNKS_HEADER: ",".join(map(str, sequences))} if sequences else {}
+def chunk_suffixes(place: str, name: str, count: int) -> list[str]:
+    """The suffixes under which chunks are stored.
+
+    Args:
+        place: the tokens with which they begin.
+        name: one token, which no other payload at this place has.
+        count: number of chunks.
+    """
+    return [f"{place}.{name}.{number}" for number in range(count)]
+
+
+def chunk_headers(name: str, count: int) -> dict[str, str]:
+    """The header for the message that carries the rest of a payload; empty if there are no chunks."""
+    return {CHUNKS_HEADER: f"{name}/{count}"} if count else {}
 
 
 def sequences_in(listed: str, *, most: int) -> list[int]:
@@ -53,21 +101,28 @@ def sequences_in(listed: str, *, most: int) -> list[int]:
     return found
 
 
-def named(message: Message, *, largest: int, payload_bytes: int = MESSAGE_BYTES) -> list[int]:
-    """Sequences of a message's chunks.
+def named(message: Message, *, place: str, largest: int, payload_bytes: int = MESSAGE_BYTES) -> ChunkList:
+    """The chunks of a message.
 
     Args:
         message: the one that names them.
+        place: the tokens with which the suffixes of its chunks begin.
         largest: bytes of a payload at most.
         payload_bytes: at which writers cut payloads.
 
     Raises:
-        CorruptPayload: the header does not list sequences, or more than such a payload has, or one twice.
+        CorruptPayload: the header names none, more than such a payload has, or one twice.
     """
-    try:
-        return sequences_in(message.headers.get(CHUNKS_HEADER, ""), most=largest // payload_bytes)
-    except CorruptPayload as error:
-        raise CorruptPayload(f"chunks of message {message.sequence}: {error}") from error
+    said, most = message.headers.get(CHUNKS_HEADER, ""), largest // payload_bytes
+    if not (found := _NAMED.fullmatch(said)):
+        try:
+            return ChunkList(sequences=sequences_in(said, most=most))
+        except CorruptPayload as error:
+            raise CorruptPayload(f"chunks of message {message.sequence}: {error}") from error
+    name, count = found[1], int(found[2])
+    if count > most:
+        raise CorruptPayload(f"message {message.sequence} names {count:,} chunks, of {most} at most")
+    return ChunkList(suffixes=chunk_suffixes(place, name, count))
 
 
 async def whole(
@@ -75,32 +130,36 @@ async def whole(
     channel: Channel,
     message: Message,
     *,
+    place: str,
     largest: int,
     payload_bytes: int = MESSAGE_BYTES,
-) -> bytes:
+) -> WholePayload:
     """The payload that a message completes; the message's own if it names no chunks.
 
     Args:
         store: holds the chunks.
         channel: of the message and its chunks.
         message: the one that names them.
+        place: the tokens with which the suffixes of its chunks begin.
         largest: bytes of a payload at most.
         payload_bytes: at which writers cut payloads.
 
     Raises:
         CorruptPayload: a chunk is gone, the payload is larger than `largest`, or `named` raises it.
     """
-    sequences = named(message, largest=largest, payload_bytes=payload_bytes)
+    chunks = named(message, place=place, largest=largest, payload_bytes=payload_bytes)
     parts: list[bytes] = []
+    sequences: list[int] = []
     room = largest - len(message.data)
-    for first in range(0, len(sequences), _FETCH):
-        for chunk in await store.get(channel, sequences[first : first + _FETCH]):
+    for first in range(0, len(chunks), _FETCH):
+        for chunk in await chunks.fetch(store, channel, slice(first, first + _FETCH)):
             if chunk is None:
                 raise CorruptPayload(f"chunks of message {message.sequence} are gone")
             parts.append(chunk.data)
+            sequences.append(chunk.sequence)
             room -= len(chunk.data)
         if room < 0:
             raise CorruptPayload(
                 f"message {message.sequence} and its chunks have more than {largest:,} bytes"
             )
-    return b"".join([*parts, message.data]) if parts else message.data
+    return WholePayload(b"".join([*parts, message.data]) if parts else message.data, tuple(sequences))

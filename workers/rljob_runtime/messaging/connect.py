@@ -67,7 +67,7 @@ def role_store(
         role: see `job_store`.
         environment: the worker's, with the address `RLJOB_NATS_URL`, the credentials `RLJOB_NATS_CREDENTIALS`, and the
             path of their token's file, `RLJOB_NATS_JWT`, if they have none that lasts.
-        create: see `NatsStore`.
+        create: see `NatsStore`. Without effect in a pool at a site, whose streams are others, and exist before.
         connect: see `NatsStore`.
         attempt: see `NatsStore`.
 
@@ -84,7 +84,7 @@ def role_store(
         role=role,
         credentials=credentials,
         token_path=environment.get(worker_protocol.NATS_JWT) or None,
-        create=create,
+        create=create and not config.spec.rollout.sites.get(environment.get(worker_protocol.POOL, "")),
         connect=connect,
         attempt=attempt,
     )

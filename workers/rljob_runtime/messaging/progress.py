@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rljob_core.actions import StoredProgress
 from rljob_core.errors import CorruptPayload
+from rljob_core.messages import site_mark
 from rljob_core.messages.limits import MESSAGE_BYTES, longest_payload, within_limits
 from rljob_core.ports import Channel, Message, MessageStore
 from rljob_core.records import Inherited
@@ -27,6 +28,8 @@ from rljob_runtime.messaging.refusal_log import Refusals
 PROGRESS_HEADER = "Rljob-Progress"
 #: Messages read at once, and payloads put together from chunks at once: a lookup may find the largest of all.
 _LOOKUPS, _WHOLE = 32, 4
+#: Suffixes purged at once: of what engines at another site have ended, this server has all.
+_PURGES = 32
 _STORED = TypeAdapter(StoredProgress)
 #: Seeds of samples are below this number.
 _SEEDS = 1 << 31
@@ -39,10 +42,12 @@ class PartialTrajectory:
     Attributes:
         trajectory: the tokens so far.
         weights: version and manifest digest of all weights that generated them.
+        sequence: of the message that stores it, on the server that was asked; 0 if it is not stored.
     """
 
     trajectory: Trajectory
     weights: tuple[tuple[int, str], ...]
+    sequence: int = 0
 
 
 class ProgressStore:
@@ -64,7 +69,7 @@ class ProgressStore:
         self._store = store
         self._payload_bytes = payload_bytes
         self._largest = longest_payload(max_tokens)
-        self._chunks: dict[int, list[int]] = {}
+        self._chunks: dict[int, tuple[int, ...]] = {}
         """Sequences of the chunks of each message that this object put or got, by the message's sequence."""
         self._refusals = Refusals()
         self._reading, self._assembling = asyncio.Semaphore(_LOOKUPS), asyncio.Semaphore(_WHOLE)
@@ -88,13 +93,12 @@ class ProgressStore:
         )
         pieces, data = chunks.cut(wire.join([packed]), self._payload_bytes)
         # The chunks of the earlier progress are kept until the new message is stored.
-        under = f"{trajectory.id}.{trajectory.attempt}-{trajectory.response_tokens}"
-        puts = (
-            self._store.publish(Channel.PROGRESS, f"{under}.{n}", piece) for n, piece in enumerate(pieces)
-        )
-        cut = await asyncio.gather(*puts)
+        name = f"{trajectory.attempt}-{trajectory.response_tokens}"
+        suffixes = chunks.chunk_suffixes(trajectory.id, name, len(pieces))
+        puts = (self._store.publish(Channel.PROGRESS, *one) for one in zip(suffixes, pieces, strict=True))
+        cut = tuple(await asyncio.gather(*puts))
         header = _STORED.dump_json(StoredProgress(inherited, partial.weights), ensure_ascii=True).decode()
-        headers = {PROGRESS_HEADER: header} | chunks.chunk_headers(cut)
+        headers = {PROGRESS_HEADER: header} | chunks.chunk_headers(name, len(pieces))
         sequence = await self._store.publish(Channel.PROGRESS, trajectory.id, data, headers=headers)
         if cut:
             self._chunks[sequence] = cut
@@ -110,47 +114,70 @@ class ProgressStore:
         return None if found is None or found[1].id != trajectory else found[0]
 
     async def get(self, trajectory: str, inherited: Inherited) -> PartialTrajectory | None:
-        """The progress that an assignment continues; None if it is no longer stored."""
+        """The progress that an assignment continues; None if it is no longer the newest of the trajectory.
+
+        Args:
+            trajectory: its id.
+            inherited: what the ledger says of the progress. The server that is asked may be another than the one
+                that the coordinator has asked, so `sequence` does not count.
+        """
         async with self._reading:
-            (message,) = await self._store.get(Channel.PROGRESS, [inherited.sequence])
-            found = None if message is None else await self._read(message)
+            (message,) = await self._store.newest(Channel.PROGRESS, [trajectory])
+            found = await self._inherited(message, trajectory, inherited)
+            if (
+                message is not None and found is None
+            ):  # of a replica that is behind; the leader has the newest
+                message = await self._store.last(Channel.PROGRESS, trajectory)
+                found = await self._inherited(message, trajectory, inherited)
+            return found
+
+    async def _inherited(
+        self, message: Message | None, trajectory: str, inherited: Inherited
+    ) -> PartialTrajectory | None:
+        """The progress in a message, if it is what the ledger says."""
+        found = None if message is None else await self._read(message)
         if message is None or found is None:
             return None
-        if found[0].inherited != inherited or found[1].id != trajectory:
+        stored, value, cut = found
+        if replace(stored.inherited, sequence=inherited.sequence) != inherited or value.id != trajectory:
             return None
-        if cut := chunks.named(message, largest=self._largest, payload_bytes=self._payload_bytes):
+        if cut:
             self._chunks[message.sequence] = cut
-        return PartialTrajectory(found[1], found[0].weights)
+        return PartialTrajectory(value, stored.weights, message.sequence)
 
     async def trajectories(self) -> tuple[str, ...]:
         """The trajectories of which progress is stored."""
-        return tuple(dict.fromkeys(map(_owner, await self._store.suffixes(Channel.PROGRESS, ">"))))
+        owners = map(_owner, await self._store.suffixes(Channel.PROGRESS, ">"))
+        return tuple(dict.fromkeys(owner for owner in owners if not owner.startswith(site_mark(""))))
 
     async def drop(self, trajectories: Sequence[str]) -> None:
         """Delete all progress of these trajectories."""
         dropped = set(trajectories)
-        for suffix in await self._store.suffixes(Channel.PROGRESS, ">"):
-            if _owner(suffix) in dropped:
-                await self._store.purge(Channel.PROGRESS, suffix)
+        stored = await self._store.suffixes(Channel.PROGRESS, ">")
+        over = [suffix for suffix in stored if _owner(suffix) in dropped]
+        for first in range(0, len(over), _PURGES):
+            purges = (self._store.purge(Channel.PROGRESS, suffix) for suffix in over[first : first + _PURGES])
+            await asyncio.gather(*purges)
 
     async def delete(self, sequences: Sequence[int]) -> None:
         """Delete messages that this object put or got, with their chunks; messages that were replaced are ignored."""
         cut = [chunk for sequence in sequences for chunk in self._chunks.pop(sequence, ())]
         await self._store.delete(Channel.PROGRESS, [*sequences, *cut])
 
-    async def _read(self, message: Message) -> tuple[StoredProgress, Trajectory] | None:
-        """The header and the trajectory of a message, verified; None if it does not decode."""
+    async def _read(self, message: Message) -> tuple[StoredProgress, Trajectory, tuple[int, ...]] | None:
+        """The header and the trajectory of a message, verified, and its chunks; None if it does not decode."""
         try:
             header = within_limits(_STORED.validate_json(message.headers.get(PROGRESS_HEADER, "")))
             async with self._assembling:
-                data = await chunks.whole(
+                payload = await chunks.whole(
                     self._store,
                     Channel.PROGRESS,
                     message,
+                    place=message.suffix,
                     largest=self._largest,
                     payload_bytes=self._payload_bytes,
                 )
-                ((trajectory, digest),) = wire.decode_verified(data)
+                ((trajectory, digest),) = wire.decode_verified(payload.data)
         except (ValidationError, ValueError, CorruptPayload) as error:
             self._refusals.add(Channel.PROGRESS, message.data, f"{message.suffix}: {error}")
             return None
@@ -159,7 +186,8 @@ class ProgressStore:
         # What the header says would be in the ledger, and the seed is an engine's to use.
         if (said.attempt, said.tokens, said.span, said.digest) != made or not 0 <= said.seed < _SEEDS:
             return None
-        return replace(header, inherited=replace(header.inherited, sequence=message.sequence)), trajectory
+        inherited = replace(header.inherited, sequence=message.sequence)
+        return replace(header, inherited=inherited), trajectory, payload.chunks
 
 
 def _owner(suffix: str) -> str:

@@ -16,7 +16,6 @@ import xxhash
 
 from rljob_core.errors import CorruptPayload
 from rljob_core.messages.limits import (
-    LONGEST_NAME,
     MESSAGE_BYTES,
     MESSAGE_TRAJECTORIES,
     longest_payload,
@@ -25,39 +24,23 @@ from rljob_core.ports import Channel, Delivery, Message, MessageStore, Queue
 from rljob_core.spec import LONGEST_RESPONSE
 from rljob_core.trajectory import Trajectory
 from rljob_runtime.messaging import chunks, wire
+from rljob_runtime.messaging.payload_index import (
+    ABSENT,
+    CHUNK,
+    DRAINED,
+    PAYLOAD,
+    SUMMARY_HEADER,
+    PayloadIndex,
+    StreamItem,
+    engine_headers,
+    owner_headers,
+)
 from rljob_runtime.messaging.refusal_log import Refusals
 from rljob_runtime.messaging.summaries import PayloadSummary, decode_summaries, encode_summaries, summarize
 from rljob_runtime.messaging.wire import Packed
 
-SUMMARY_HEADER = "Rljob-Summary"
-_OWNER_HEADER = "Rljob-Trajectory"
-_ATTEMPT_HEADER = "Rljob-Attempt"
-_ENGINE_HEADER = "Rljob-Engine"
-_PAYLOAD = "payload"
-_CHUNK = "chunk"
-_ABSENT = "absent"
-
 #: Bytes of payloads that one fetch puts together; what was fetched besides is the next fetch's.
 _FETCH_BYTES = 64 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class LocatedSummary:
-    """A summary and the position of its payload: the `index`-th trajectory of message `sequence`."""
-
-    summary: PayloadSummary
-    sequence: int
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Absence:
-    """An engine's answer that it has no payload of an assignment, except those that it stored before this message."""
-
-    trajectory: str
-    attempt: int
-    engine: str
-    sequence: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +103,12 @@ class TrajectoryStore:
         self._payload_bytes = payload_bytes
         self._largest = longest_payload(max_tokens)
         self._refusals = Refusals()
-        self._members: dict[int, tuple[PayloadSummary, ...]] = {}
-        self._chunks: dict[str, dict[int, int]] = {}
-        """Of each trajectory, the attempt of every chunk, by the chunk's sequence."""
+        self._index = PayloadIndex()
 
-    async def put(self, trajectories: Sequence[Trajectory]) -> int:
+    async def put(self, trajectories: Sequence[Trajectory]) -> None:
         """Store trajectories in as few messages as the payload limit allows; all are acknowledged on return.
 
-        Returns the last sequence. Payloads that are put again are stored once.
+        Payloads that are put again are stored once.
 
         Raises:
             StoreFull: the stream is at its limit; some may have been stored.
@@ -135,9 +116,10 @@ class TrajectoryStore:
         """
         packed = [wire.pack(trajectory) for trajectory in trajectories]
         batches = self._batches(packed)
-        if len(batches) == 1:
-            return await self._put(batches[0])
-        return max(await asyncio.gather(*map(self._put, batches)), default=0)
+        if len(batches) == 1:  # mostly; a task for it would cost as much as the rest
+            await self._put(batches[0])
+        else:
+            await asyncio.gather(*map(self._put, batches))
 
     async def put_absence(self, trajectory: str, attempt: int, *, engine: str) -> None:
         """Store the message that an engine has no (further) payload of an assignment; it follows all its payloads.
@@ -146,38 +128,33 @@ class TrajectoryStore:
             StoreFull: the stream is at its limit.
             StoreUnavailable: the server cannot be reached.
         """
-        headers = {_OWNER_HEADER: trajectory, _ATTEMPT_HEADER: str(attempt), _ENGINE_HEADER: engine}
-        await self._store.publish(Channel.TRAJECTORIES, _ABSENT, b"", headers=headers)
+        headers = owner_headers(trajectory, attempt) | engine_headers(engine)
+        await self._store.publish(Channel.TRAJECTORIES, ABSENT, b"", headers=headers)
 
-    async def summaries(self, start: int = 1) -> AsyncIterator[list[LocatedSummary | Absence]]:
+    async def put_end(self, engine: str) -> None:
+        """Store the message that an engine stores no further payload; all before must be acknowledged.
+
+        Raises:
+            StoreFull: the stream is at its limit.
+            StoreUnavailable: the server cannot be reached.
+        """
+        await self._store.publish(Channel.TRAJECTORIES, DRAINED, b"", headers=engine_headers(engine))
+
+    async def summaries(self, start: int = 1) -> AsyncIterator[list[StreamItem]]:
         """Summaries from sequence `start` on, in order and without end; only headers are read.
 
         Messages whose header does not decode are counted as dead letters.
         """
         async for messages in self._store.read(Channel.TRAJECTORIES, start=start, headers_only=True):
-            located: list[LocatedSummary | Absence] = []
-            for message in messages:
-                if message.suffix != _PAYLOAD:
-                    owner = message.headers.get(_OWNER_HEADER, "")[:LONGEST_NAME]
-                    number = message.headers.get(_ATTEMPT_HEADER, "")
-                    attempt = int(number) if number.isdecimal() and len(number) < 16 else 0
-                    if message.suffix == _CHUNK:
-                        self._chunks.setdefault(owner, {})[message.sequence] = attempt
-                    else:
-                        engine = message.headers.get(_ENGINE_HEADER, "")[:LONGEST_NAME]
-                        located.append(Absence(owner, attempt, engine, message.sequence))
-                    continue
-                try:
-                    found = decode_summaries(message.headers.get(SUMMARY_HEADER, ""))
-                except CorruptPayload as error:
-                    self._refuse(message, error)
-                    continue
-                self._members[message.sequence] = tuple(found)
-                located += [
-                    LocatedSummary(summary, message.sequence, index) for index, summary in enumerate(found)
-                ]
-            if located:
+            if located := [item for message in messages for item in self._items(message)]:
                 yield located
+
+    def _items(self, message: Message) -> list[StreamItem]:
+        try:
+            return self._index.add(message)
+        except CorruptPayload as error:
+            self._refuse(message, error)
+            return []
 
     async def get(self, locations: Sequence[Location]) -> list[Trajectory | None]:
         """Trajectories by location.
@@ -200,7 +177,7 @@ class TrajectoryStore:
     async def queue(self, name: str, *, ack_wait: float = 30.0, max_pending: int = 1000) -> TrajectoryQueue:
         """The durable queue `name` over all trajectories, shared by its readers."""
         queue = await self._store.queue(
-            Channel.TRAJECTORIES, _PAYLOAD, name=name, ack_wait=ack_wait, max_pending=max_pending
+            Channel.TRAJECTORIES, PAYLOAD, name=name, ack_wait=ack_wait, max_pending=max_pending
         )
         return TrajectoryQueue(self, queue)
 
@@ -210,16 +187,8 @@ class TrajectoryStore:
         Chunks are those that `summaries` has read: of the messages' attempts and of all earlier ones, whose payloads
         may never have been completed.
         """
-        cut = []
-        for summary in (summary for sequence in sequences for summary in self._members.pop(sequence, ())):
-            owned = self._chunks.get(summary.trajectory, {})
-            done = [sequence for sequence, attempt in owned.items() if attempt <= summary.attempt]
-            cut += done
-            for sequence in done:
-                del owned[sequence]
-            if not owned:
-                self._chunks.pop(summary.trajectory, None)
-        await self._store.delete(Channel.TRAJECTORIES, [*sequences, *cut])
+        chunks_too = [*sequences, *self._index.pop_chunks(sequences)]
+        await self._store.delete(Channel.TRAJECTORIES, chunks_too)
 
     # ------------------------------------------------------------------------------------- messages
 
@@ -234,7 +203,7 @@ class TrajectoryStore:
             room -= item.size
         return batches
 
-    async def _put(self, batch: Sequence[Packed]) -> int:
+    async def _put(self, batch: Sequence[Packed]) -> None:
         data = wire.join(batch)
         headers = {SUMMARY_HEADER: encode_summaries([summarize(item) for item in batch])}
         # With digests: an attempt that was generated again with other weights is another payload.
@@ -243,13 +212,15 @@ class TrajectoryStore:
         pieces, data = chunks.cut(data, self._payload_bytes)
         if pieces:
             (item,) = batch
-            owner = {_OWNER_HEADER: item.trajectory.id, _ATTEMPT_HEADER: str(item.trajectory.attempt)}
-            put = partial(self._store.publish, Channel.TRAJECTORIES, _CHUNK, headers=owner)
-            puts = (put(piece, message_id=f"{identity}/{n}") for n, piece in enumerate(pieces))
-            headers |= chunks.chunk_headers(await asyncio.gather(*puts))
-        return await self._store.publish(
-            Channel.TRAJECTORIES, _PAYLOAD, data, headers=headers, message_id=identity
-        )
+            owner = owner_headers(item.trajectory.id, item.trajectory.attempt)
+            put = partial(self._store.publish, Channel.TRAJECTORIES, headers=owner)
+            suffixes = chunks.chunk_suffixes(CHUNK, identity, len(pieces))
+            numbered = enumerate(zip(suffixes, pieces, strict=True))
+            await asyncio.gather(
+                *(put(suffix, piece, message_id=f"{identity}/{n}") for n, (suffix, piece) in numbered)
+            )
+            headers |= chunks.chunk_headers(identity, len(pieces))
+        await self._store.publish(Channel.TRAJECTORIES, PAYLOAD, data, headers=headers, message_id=identity)
 
     async def decode(self, message: Message) -> list[tuple[Trajectory, str]] | None:
         """Trajectories and digests of a message; None if it does not decode, which is counted as a dead letter."""
@@ -259,14 +230,15 @@ class TrajectoryStore:
     async def read(self, message: Message) -> tuple[list[tuple[Trajectory, str]], int] | None:
         """What `decode` returns, and the bytes of the payload."""
         try:
-            data = await chunks.whole(
+            payload = await chunks.whole(
                 self._store,
                 Channel.TRAJECTORIES,
                 message,
+                place=CHUNK,
                 largest=self._largest,
                 payload_bytes=self._payload_bytes,
             )
-            return wire.decode_verified(data), len(data)
+            return wire.decode_verified(payload.data), len(payload.data)
         except CorruptPayload as error:
             self._refuse(message, error)
             return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from tenacity import retry, retry_if_exception_type, stop_after_delay, stop_never, wait_exponential
@@ -30,9 +32,12 @@ async def retry_while_full(
     Raises:
         StoreFull: there is still no room after that time.
     """
+    with suppress(StoreFull):
+        return await publish()  # making ready for further calls takes as long as most first ones
+    await asyncio.sleep(first_wait)
     retrying = retry(
         retry=retry_if_exception_type(StoreFull),
-        wait=wait_exponential(first_wait, max=longest_wait),
+        wait=wait_exponential(2 * first_wait, max=longest_wait),
         stop=stop_never if patience is None else stop_after_delay(patience),
         reraise=True,
     )

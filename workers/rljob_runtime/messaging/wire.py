@@ -31,6 +31,7 @@ from pydantic_core import to_json
 
 from rljob_core.errors import CorruptPayload, UnknownVersion
 from rljob_core.messages.limits import MESSAGE_TRAJECTORIES, SEGMENTS
+from rljob_core.ports import LARGEST_SCORE
 from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan
 
 MAGIC = b"RLJT"
@@ -75,6 +76,7 @@ class _Meta:
         tuple[tuple[Source, _NonNegativeInt32, _NonNegativeInt32, _NonNegativeInt32, _NonNegativeInt32], ...],
         Field(max_length=SEGMENTS),
     ]
+    score: Annotated[float, Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE)] | None = None
 
 
 _META = TypeAdapter(_Meta)
@@ -105,6 +107,8 @@ def pack(trajectory: Trajectory) -> Packed:
         ValueError: columns of a segment differ in length, or a value does not fit its column.
     """
     segments = []
+    # Left out of what no environment has played, so that its digest is that of earlier releases.
+    score = {} if trajectory.score is None else {"score": float(trajectory.score)}
     columns: list[Any] = []
     for segment in trajectory.segments:
         tokens = _column(segment.tokens, _INT)
@@ -135,6 +139,7 @@ def pack(trajectory: Trajectory) -> Packed:
             "engine": trajectory.engine,
             "sample": trajectory.sample,
             "segments": segments,
+            **score,
         }
     )
     block = b"".join([_BLOCK.pack(len(meta), 0), meta, bytes(-len(meta) % _ALIGNMENT), *columns])
@@ -256,6 +261,7 @@ def _unpack(data: bytes, offset: int, length: int) -> Trajectory:
         finish=meta.finish,
         engine=meta.engine,
         sample=meta.sample,
+        score=meta.score,
     )
 
 

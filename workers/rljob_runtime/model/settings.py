@@ -150,6 +150,23 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def check_whole(folder: Path) -> None:
+    """Check that a folder holds more than an adapter.
+
+    Raises:
+        SpecError: it holds an adapter only; the error names its base model and says how to merge both.
+    """
+    adapter = folder / "adapter_config.json"
+    if not adapter.is_file() or any(not f.name.startswith("adapter") for f in folder.glob("*.safetensors")):
+        return
+    base = read_settings(adapter).get("base_model_name_or_path") or "its base model"
+    raise _wrong(
+        f"{folder} holds an adapter of {base} only: write {base} here, or merge both into another folder, by peft's "
+        f'AutoPeftModelForCausalLM.from_pretrained("{folder}").merge_and_unload().save_pretrained(…), with the '
+        "tokenizer's files beside it"
+    )
+
+
 def read_settings(file: Path) -> Mapping[str, Any]:
     """Read a JSON object from a file in a model's folder.
 

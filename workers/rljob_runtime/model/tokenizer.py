@@ -7,6 +7,7 @@ The `tokenizers` library encodes and decodes, as in the fast tokenizers of `tran
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,8 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from rljob_core.errors import SpecError
 
+_ASSISTANT = f"\ue000{secrets.token_hex(16)}\ue001"
+"""Stands for what the model said, which is never rendered nor tokenized again; no message can contain it."""
 _ROLES = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -66,11 +69,20 @@ class Tokenizer:
         ids: list[int] = self._backend.encode(text, add_special_tokens=not written).ids
         return ids
 
+    def encode_piece(self, text: str) -> list[int]:
+        """Return the token ids of a text that continues others, without special tokens around it."""
+        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        return ids
+
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the text of token ids (any integers, also a NumPy array), without special tokens."""
         ids = tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)
         text: str = self._backend.decode(ids, skip_special_tokens=True)
         return text
+
+    def name(self, token: int) -> str:
+        """Return how the vocabulary writes a token; `<id>` for an id that it does not have."""
+        return self._backend.id_to_token(token) or f"<{token}>"
 
     @property
     def end_token(self) -> int | None:
@@ -82,8 +94,14 @@ class Tokenizer:
         """Whether a special token has a role, or the chat template writes it."""
         return special in self.special_tokens.values() or special in (self._chat_source or "")
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> str:
         """Render the prompt for the assistant's next turn after `messages` (each with `role` and `content`).
+
+        Args:
+            messages: of the chat.
+            tools: that the assistant may call, as JSON schemas of functions.
 
         Raises:
             SpecError: the model has no chat template, or the template refuses the messages.
@@ -94,11 +112,44 @@ class Tokenizer:
                 "null asks for the tokenizer's chat template, and this model has none: write a template",
             )
         try:
-            return self._chat.render(messages=messages, add_generation_prompt=True, **self.special_tokens)
+            return self._chat.render(
+                messages=messages,
+                tools=None if tools is None else list(tools),
+                add_generation_prompt=True,
+                **self.special_tokens,
+            )
         except jinja2.TemplateError as error:
             raise SpecError(
                 "spec.data", f"the model's chat template refuses the messages: {error}"
             ) from error
+
+    def render_reply(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        last: int,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
+        """Render what follows the assistant's message when `messages` answer it, up to the assistant's next one.
+
+        Args:
+            messages: at least one, each with `role` and `content`.
+            last: the last token of the assistant's message, which may be the one that ends messages.
+            tools: of the chat, as in `render_chat`.
+
+        Raises:
+            SpecError: as `render_chat`; or the template does not append the messages to the ones before.
+        """
+        before = [{"role": "user", "content": "."}, {"role": "assistant", "content": _ASSISTANT}]
+        whole = self.render_chat([*before, *messages], tools=tools)
+        _, found, behind = whole.rpartition(_ASSISTANT)
+        if not found:
+            raise SpecError(
+                "spec.rollout.environment",
+                "the model's chat template leaves out an earlier message: return text",
+            )
+        ending = self.name(last)
+        return behind.removeprefix(ending) if last in self.stop_tokens else behind
 
     @cached_property
     def _chat(self) -> jinja2.Template | None:

@@ -11,14 +11,16 @@ import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from rljob_core.config import JobConfig
 from rljob_core.spec import PipelineSpec, RLJobSpec
+from rljob_core.worker_protocol import LOST_SITES_FILE
 
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 1.0
+_NAMES = TypeAdapter(tuple[str, ...])
 
 
 async def spec_changes(path: Path, current: RLJobSpec) -> AsyncIterator[RLJobSpec]:
@@ -45,6 +47,32 @@ async def pipeline_changes(path: Path, current: PipelineSpec) -> AsyncIterator[P
         if spec.pipeline != current:
             current = spec.pipeline
             yield current
+
+
+async def lost_sites(path: Path) -> AsyncIterator[tuple[str, ...]]:
+    """The sites that are lost, by the operator, each time that they have changed, without end.
+
+    Args:
+        path: as for `spec_changes`.
+    """
+    current: tuple[str, ...] = ()
+    while True:
+        await asyncio.sleep(_POLL_SECONDS)
+        found = await asyncio.to_thread(_listed, path.with_name(LOST_SITES_FILE))
+        if found is not None and found != current:
+            current = found
+            yield found
+
+
+def _listed(path: Path) -> tuple[str, ...] | None:
+    """The names in a file, none if there is no file; None if it cannot be read now."""
+    try:
+        return _NAMES.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValidationError) as error:
+        log.debug("%s: %s", path, error)
+        return None
 
 
 async def _specs(path: Path) -> AsyncIterator[RLJobSpec]:

@@ -32,6 +32,11 @@ class ErrorTail:
         os.close(self.writing)
         self._thread.start()
 
+    def close(self) -> None:
+        """Give both ends up, if there is no child."""
+        os.close(self.reading)
+        os.close(self.writing)
+
     def rest(self) -> str:
         """The end of what the child printed, once the child has ended."""
         self._thread.join(_REST_SECONDS)

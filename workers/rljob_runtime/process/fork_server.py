@@ -7,8 +7,14 @@ Requests and answers are lines of JSON on a socket, which is this process's stan
     {"id": 7, "code": -9}       it has ended; -n for signal n, as in `subprocess`
     {"id": 7, "pid": 0}         no process was made: the modules that this role needs must not be loaded before a fork
 
-This process has one thread, so the processes that it forks end with it (`lifeline`). It ends when the other end of the
-socket is closed.
+Three more have no answer:
+
+    {"path": ["/home/me/job"]}   has modules, as a folder of PYTHONPATH
+    {"modules": ["torch", …]}   will be needed: they are imported while nothing else is to be done
+    {"log": "…/fork-server.log"}   where this process writes from now on, and what it has written until then
+
+It imports one module at a time, and looks for requests after each. It has one thread, so the processes that it forks
+end with it (`lifeline`). It ends when the other end of the socket is closed.
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 Modules = Callable[[str, Mapping[str, str]], Sequence[str]]
 """The modules that a role with these environment variables is going to import."""
@@ -62,6 +69,8 @@ class ForkServer:
         self._modules = modules
         self._received = b""
         self._waiting: list[ForkRequest] = []
+        self._ahead: list[str] = []
+        self._tried: set[str] = set()
         #: By the descriptor that says when it ends: the process, and its request.
         self._ends: dict[int, tuple[int, int]] = {}
         self._selector = selectors.DefaultSelector()
@@ -70,43 +79,58 @@ class ForkServer:
     def serve(self) -> ForkRequest | None:
         """Serve until the socket is closed, and return None; in every forked process, return its request."""
         while True:
-            for key, _ in self._selector.select(0 if self._waiting else None):
+            for key, _ in self._selector.select(0 if self._waiting or self._ahead else None):
                 if key.fd in self._ends:
                     self._report_end(key.fd)
                 elif not self._receive():
                     return None
             if self._waiting:
-                request, missing = self._next()
-                if self._load(missing):
-                    if self._fork(request):
-                        return request
-                else:
+                index, missing = self._next()
+                if missing:
+                    self._import(missing[0])
+                    continue
+                request = self._waiting.pop(index)
+                if _has_opened_gpu():
                     self._answer(id=request.id, pid=0)
+                elif self._fork(request):
+                    return request
+            elif self._ahead:
+                self._import(self._ahead.pop(0))
 
     def _receive(self) -> bool:
         with suppress(ConnectionError):
             if data := self._requests.recv(1 << 16):
                 *lines, self._received = (self._received + data).split(b"\n")
-                self._waiting += [ForkRequest(**json.loads(line)) for line in lines]
+                for line in lines:
+                    self._take(json.loads(line))
                 return True
         return False
 
-    def _next(self) -> tuple[ForkRequest, Sequence[str]]:
+    def _take(self, message: dict[str, Any]) -> None:
+        if "id" in message:
+            self._waiting.append(ForkRequest(**message))
+        elif "path" in message:
+            sys.path[1:1] = [
+                folder for folder in message["path"] if folder not in sys.path
+            ]  # after the working folder
+        elif "modules" in message:
+            self._ahead += message["modules"]
+        else:
+            _write_to(message["log"])
+
+    def _next(self) -> tuple[int, Sequence[str]]:
         """The request for which least is to be imported: a role that needs no torch does not wait for it."""
         needed = []
         for request in self._waiting:
             modules = self._modules(request.role, request.environment)
-            needed.append([name for name in modules if name not in sys.modules])
+            needed.append([name for name in modules if name not in sys.modules and name not in self._tried])
         index = min(range(len(needed)), key=lambda i: len(needed[i]))
-        return self._waiting.pop(index), needed[index]
+        return index, needed[index]
 
-    def _load(self, modules: Sequence[str]) -> bool:
-        """Import modules; False if a process must not fork after that."""
-        for name in modules:
-            # The role imports it again, and reports the error.
-            with suppress(Exception):
-                import_module(name)
-        return not _has_opened_gpu()
+    def _import(self, module: str) -> None:
+        self._tried.add(module)
+        with suppress(Exception):  # the role imports it again, and reports the error
+            import_module(module)
 
     def _fork(self, request: ForkRequest) -> bool:
         """Fork; True in the new process, which is ready to run the role."""
@@ -162,6 +186,19 @@ class ForkServer:
     def _answer(self, **words: int) -> None:
         with suppress(ConnectionError):  # nobody listens any more: the next read finds it closed
             self._requests.sendall(json.dumps(words).encode() + b"\n")
+
+
+def _write_to(log: str) -> None:
+    """Append what this process has written until now, and writes from now on, to a file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with suppress(OSError):
+        opened = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        with suppress(OSError):  # it was no file
+            os.write(opened, os.pread(1, os.fstat(1).st_size, 0))
+        os.dup2(opened, 1)
+        os.dup2(opened, 2)
+        os.close(opened)
 
 
 def _has_opened_gpu() -> bool:

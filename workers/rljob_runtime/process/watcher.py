@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rljob_core import worker_protocol
 from rljob_core.words import KILLED, last_words, shell_code
 from rljob_runtime.process.alive import AliveReader
 from rljob_runtime.process.error_tail import ErrorTail
+from rljob_runtime.process.leave import leave
 
 _FORWARDED = {signal.SIGTERM, signal.SIGINT}
 _INTERRUPTED = 128 + signal.SIGINT
@@ -34,12 +34,14 @@ class ChildEnd:
         crashed: whether nobody asked for this end, and the code is none that explains it.
         words: why, as far as it said so: its termination message, else from its standard error.
         beginning: what it was beginning, by its own word (`alive`); empty for nothing.
+        tokens: how many tokens there were of what it was making, by its own word.
     """
 
     code: int
     crashed: bool
     words: str
     beginning: str = ""
+    tokens: Mapping[str, int] = field(default_factory=dict)
 
 
 Start = Callable[[Mapping[str, str], int, Sequence[int]], int]
@@ -68,15 +70,15 @@ def forked_child(work: Callable[[], int]) -> Start:
 
     def start(environment: Mapping[str, str], errors: int, not_inherited: Sequence[int]) -> int:
         pid = os.fork()
-        if pid:
-            return pid
-        os.dup2(errors, 2)
-        for descriptor in (errors, *not_inherited):
-            os.close(descriptor)
-        os.environ.update(environment)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        sys.exit(work())
+        if pid == 0:
+            os.dup2(errors, 2)
+            for descriptor in (errors, *not_inherited):
+                os.close(descriptor)
+            os.environ.update(environment)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, [])
+            leave(work())
+        return pid
 
     return start
 
@@ -129,7 +131,7 @@ def watch(start: Start, environment: Mapping[str, str]) -> ChildEnd:
     crashed = worker_protocol.is_crash(code) and not (asked and code in {0, _INTERRUPTED})
     if crashed and not message:
         _terminate(words)
-    return ChildEnd(code, crashed, words, alive.beginning)
+    return ChildEnd(code, crashed, words, alive.beginning, alive.tokens)
 
 
 def _reaped(child: int) -> int | None:

@@ -38,7 +38,7 @@ class JobItems:
             setups[is_held_out] = ItemsSetup(path, first=items.item(0))
         reward = config.spec.reward
         self.setup = ScoringSetup(
-            functions=tuple(reward.functions),
+            functions=tuple(reward.called),
             timeout_seconds=reward.timeout_seconds,
             training=setups[False],
             held_out=setups[True],

@@ -11,13 +11,11 @@ the worker sends, and the worker checks what the server sends as it would check 
 | worker | number and `ScoringJob`, pickled: any number of these frames, in any order | 64 MiB |
 | server | `ScoringReply`, as JSON: one for each job, in any order | 16 KiB |
 
-A frame is its length, four bytes big-endian, and that many bytes.
+Frames are those of `rljob_runtime.process.frames`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import pickle
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -27,9 +25,8 @@ from rljob_core.ports import LARGEST_SCORE
 from rljob_core.spec import DataSpec
 
 GREETING = b"rljob-scoring-1"
-LARGEST_GREETING, LARGEST_REPLY, LARGEST_REQUEST = 64, 16 << 10, 64 << 20
+LARGEST_REPLY, LARGEST_REQUEST = 16 << 10, 64 << 20
 
-_LENGTH = 4
 _LONGEST_ERROR, _LONGEST_MESSAGE = 600, 4000
 _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -158,30 +155,3 @@ def scoring_reply(number: int, outcome: ScoringOutcome) -> bytes:
 
 def _readable(text: str, length: int) -> str:
     return text[:length].encode(errors="replace").decode()
-
-
-# ------------------------------------------------------------------------------------------------ frames
-
-
-def frame(content: bytes) -> bytes:
-    """The content as a frame."""
-    return len(content).to_bytes(_LENGTH, "big") + content
-
-
-async def read_frame(reader: asyncio.StreamReader, largest: int) -> bytes:
-    """Read one frame's content.
-
-    Raises:
-        ValueError: it would be larger than `largest` bytes.
-        asyncio.IncompleteReadError: the stream ends before the frame does.
-        OSError: the connection broke.
-    """
-    length = int.from_bytes(await reader.readexactly(_LENGTH), "big")
-    if length > largest:
-        raise ValueError(f"a message of {length} bytes; at most {largest} are read")
-    return await reader.readexactly(length)
-
-
-def pickled(content: object) -> bytes:
-    """What the worker sends; only the scoring side may load it."""
-    return pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL)

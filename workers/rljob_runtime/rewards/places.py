@@ -7,53 +7,21 @@ Both are reached by a Unix socket, and both run `rljob_runtime.rewards.server`. 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import socket
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rljob_core import worker_protocol
 from rljob_core.config import JobConfig
 from rljob_core.errors import ResourceMissing
-from rljob_core.words import end_with_last_words, last_words, shell_code
-from rljob_runtime.process.error_tail import ErrorTail
-
-ScoringConnection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+from rljob_runtime.process.frames import ServerConnection
+from rljob_runtime.process.server_child import ServerChild, without_secrets
+from rljob_runtime.process.server_place import ServerPlace
 
 #: Seconds for which a container may be starting, or waiting for its restart.
 _CONTAINER_STARTS = 300.0
 _RETRY = 0.5
-#: Seconds in which a child ends its pool.
-_CHILD_ENDS = 5.0
-
-#: What a killed server's resource tracker would print last: semaphores of its pool, which end with the machine.
-_OF_NO_INTEREST = "ignore::UserWarning:multiprocessing.resource_tracker"
-
-_KEPT = {
-    "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "PATH", "TEMP", "TMP", "TMPDIR", "TZ", "VIRTUAL_ENV",
-    worker_protocol.CLUSTER,
-}  # fmt: skip
-_KEPT_BEGINNINGS = ("CUDA_", "LC_", "MKL_", "OMP_", "PYTHON")
-
-
-class ScoringPlace(Protocol):
-    """Where a scoring server runs."""
-
-    async def connect(self) -> ScoringConnection:
-        """Open a connection to a server that is not damaged by what an earlier connection asked for.
-
-        Raises:
-            ResourceMissing: there is no server.
-        """
-
-    async def end(self) -> str:
-        """How the server ended that the last connection was to, and its last words, or where they are."""
-
-    async def close(self) -> None:
-        """Release what is held."""
 
 
 class Container:
@@ -66,7 +34,7 @@ class Container:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    async def connect(self) -> ScoringConnection:
+    async def connect(self) -> ServerConnection:
         """Connect to the server once it listens."""
         try:
             async with asyncio.timeout(_CONTAINER_STARTS):
@@ -90,68 +58,18 @@ class Container:
         """Do nothing: the container ends with the pod."""
 
 
-class Child:
-    """A child process of this one, replaced for each connection.
+class Child(ServerChild):
+    """A child process of this one.
 
     Args:
-        environment: the child's, without what this module adds.
+        environment: the child's.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = environment
-        self._process: asyncio.subprocess.Process | None = None
-        self._errors: ErrorTail | None = None
-
-    async def connect(self) -> ScoringConnection:
-        """Start a server, instead of the last one, which has done something wrong."""
-        await self._kill()
-        ours, theirs = socket.socketpair()
-        self._errors = ErrorTail()
-        warnings = self._environment.get("PYTHONWARNINGS")
-        with theirs:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", worker_protocol.SCORING_MODULE),
-                stdin=theirs.fileno(),
-                stderr=self._errors.writing,
-                env={
-                    **self._environment,
-                    **worker_protocol.dying_with(os.getpid()),
-                    "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
-                    "PYTHONWARNINGS": ",".join(filter(None, [warnings, _OF_NO_INTEREST])),
-                },
-            )
-        self._errors.start()
-        return await asyncio.open_unix_connection(sock=ours)
-
-    async def end(self) -> str:
-        """Wait for the server's end; one that only closed its connection is killed."""
-        if self._process is None or self._errors is None:
-            return "it never started"
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), _CHILD_ENDS)
-        code = self._process.returncode
-        said = await asyncio.to_thread(self._errors.rest)
-        if code is None:
-            return f"it closed its connection, and printed last: {last_words(said)}"
-        return end_with_last_words(shell_code(code), said)
-
-    async def close(self) -> None:
-        """End the server; it ends by itself once its connection is closed, if it is in order."""
-        if self._process is not None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), _CHILD_ENDS)
-        await self._kill()
-
-    async def _kill(self) -> None:
-        """Kill the server; its pool's processes end with it."""
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
-            self._process = None
+        super().__init__(worker_protocol.SCORING_MODULE, environment)
 
 
-def scoring_place(config: JobConfig) -> ScoringPlace:
+def scoring_place(config: JobConfig) -> ServerPlace:
     """The place of this worker's scoring server."""
     path = os.environ.get(worker_protocol.SCORING_SOCKET)
     if path:
@@ -167,7 +85,7 @@ def scoring_environment(ours: Mapping[str, str], template: Mapping[str, Any]) ->
         template: `spec.reward.template`; the server also gets what it gives to the container `scorer`. Of a variable
             that a cluster would take from elsewhere (`valueFrom`), it gets the worker's value.
     """
-    kept = {name: ours[name] for name in ours if name in _KEPT or name.startswith(_KEPT_BEGINNINGS)}
+    kept = without_secrets(ours)
     containers: Sequence[Mapping[str, Any]] = template.get("spec", {}).get("containers") or []
     for container in containers:
         if container.get("name") != worker_protocol.SCORER:

@@ -22,10 +22,12 @@ from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from typing import Any
 
+import psutil
 from pebble import ProcessExpired, ProcessPool
 
 from rljob_core.errors import RewardFailed, SpecError
 from rljob_core.words import KILLED
+from rljob_runtime.process import child_processes
 from rljob_runtime.rewards import pool_process
 from rljob_runtime.rewards import process as reward_worker
 from rljob_runtime.rewards.messages import ScoringJob, ScoringOutcome, ScoringSetup
@@ -193,7 +195,8 @@ class RewardPool:
         except ProcessExpired as error:
             self._died(slot, chunk, error.exitcode)
         except TimeoutError:
-            if slot in self._overdue:  # killed, and nobody said so: the fork server is gone, too
+            # It has ended, and nobody said so: the fork server is gone, too.
+            if slot in self._overdue or not psutil.pid_exists(call.process):
                 self._died(slot, chunk, None)
             else:
                 limit = f"{self._chunk_limit:g} s"
@@ -221,9 +224,11 @@ class RewardPool:
             now = time.monotonic()
             for slot, call in enumerate(self._calls):
                 began, process = call.began, call.process
-                if began and now - began > self._limit and self._overdue.get(slot) != began:
+                if not began or now - began <= self._limit or self._overdue.get(slot) == began:
+                    continue
+                # What has ended by itself, on a machine so busy that the pool does not know yet, was not slow.
+                if child_processes.kill(process):
                     self._overdue[slot] = began
-                    pool_process.kill(process)
 
     def _died(self, slot: int, chunk: list[_WaitingAnswer], code: int | None) -> None:
         """A process ended over a chunk."""
@@ -241,7 +246,7 @@ class RewardPool:
             self._fail(
                 chunk,
                 call.answer,
-                f"RewardCrashed: {name} ended its process: {pool_process.end_in_words(code)}",
+                f"RewardCrashed: {name} ended its process: {child_processes.end_in_words(code)}",
             )
             return
         culprit.crashes += 1

@@ -6,6 +6,7 @@ function does in its own process can prevent it: ignore signals, change timers, 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import time
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rljob_core.errors import RewardFailed, RewardOutOfRange, SpecError
-from rljob_core.words import error_in_words
+from rljob_core.words import error_in_words, own_traceback
 from rljob_runtime.data.prompts import ItemSource, open_items
 from rljob_runtime.process.lifeline import die_with_parent
 from rljob_runtime.rewards.messages import ItemsSetup, ScoringJob, ScoringOutcome, ScoringSetup
@@ -22,6 +23,9 @@ from rljob_runtime.rewards.registry import NamedReward, raised_in_words, resolve
 
 #: Seconds after which a chunk returns with what is done; the rest goes into other chunks.
 SLICE = 0.1
+_STDERR = 2
+_SHOWN_TRACEBACKS = 3
+"""Different tracebacks of user code that one process prints: a function that raises may raise for each answer."""
 
 
 class CallInProgress(ctypes.Structure):
@@ -73,6 +77,8 @@ class _Loaded:
 
 
 _loaded: _Loaded | SpecError | None = None
+_shown = set[str]()
+"""The tracebacks that this process has printed."""
 
 
 def load(
@@ -133,6 +139,7 @@ def _score(data: _ItemsWithRewards, job: ScoringJob, call: CallInProgress) -> Sc
     try:
         item = data.items.item(job.prompt) if job.item is None else job.item
     except Exception as error:  # the data's own code may raise anything
+        _show(f"item {job.prompt}", error)
         return ScoringOutcome(error=f"RewardRaised: item {job.prompt}: {error_in_words(error)}")
     for position, (name, function) in enumerate(data.functions):
         call.function, call.began = position, time.monotonic()
@@ -141,11 +148,28 @@ def _score(data: _ItemsWithRewards, job: ScoringJob, call: CallInProgress) -> Sc
         except RewardOutOfRange as error:
             return ScoringOutcome(error=f"RewardOutOfRange: {error}")
         except RewardFailed as error:
+            if error.__cause__ is not None:
+                _show(f"{name}, item {job.prompt}", error.__cause__)
             return ScoringOutcome(error=f"RewardRaised: {error}")
         except KeyboardInterrupt as error:  # the function's own: this process ignores SIGINT
+            _show(f"{name}, item {job.prompt}", error)
             return ScoringOutcome(error=f"RewardRaised: {name} raised {raised_in_words(function, error)}")
         finally:
             if os.getpid() != call.process:  # a child that the function forked: only its parent answers
                 os._exit(0)
             call.began = 0.0
     return ScoringOutcome(sum(parts.values()), parts)
+
+
+def _show(what: str, error: BaseException) -> None:
+    """Print the traceback of user code, from its own first line on, to the log of the process that started the pool.
+
+    The code may have replaced or closed what Python prints to: it gets no second error for its first.
+    """
+    if len(_shown) >= _SHOWN_TRACEBACKS:
+        return
+    with contextlib.suppress(Exception):
+        trace = own_traceback(error)
+        if trace not in _shown:
+            _shown.add(trace)
+            os.write(_STDERR, f"{what}:\n{trace}".encode(errors="replace"))

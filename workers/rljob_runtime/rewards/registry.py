@@ -5,6 +5,7 @@
 | `exact_match` | 1 if the completion and the item's `answer`, both stripped of white space, are equal, else 0 |
 | `verifier` | the data set's own score (reasoning-gym) |
 | `math_verify` | 1 if both are the same mathematical value (`math-verify`), else 0 |
+| `python_tests` | 1 if the item's `tests` pass with the completion's code, in a sandbox, else 0 |
 | `package.module:function` | what the function returns, called with `completion` and `item` by keyword |
 
 Any other name is one that an installed distribution offers (`rljob_runtime.plugins`).
@@ -12,7 +13,6 @@ Any other name is one that an installed distribution offers (`rljob_runtime.plug
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ from rljob_core.errors import RewardFailed, RewardOutOfRange, SpecError
 from rljob_core.ports import LARGEST_SCORE, Reward
 from rljob_core.words import error_in_words, place_in_words
 from rljob_runtime.data.prompts import ItemSource
-from rljob_runtime.plugins import Registry
+from rljob_runtime.plugins import Registry, imported
 
 NamedReward = tuple[str, Reward]
 
@@ -67,7 +67,7 @@ def resolve(
         if loading is not None:
             loading(name)
         if ":" in name:
-            resolved.append((name, _imported(name, path)))
+            resolved.append((name, imported(name, "function", _callable, field=path)))
         else:
             resolved.append((name, REWARDS.find(name, field=path)(source, path)))
     return resolved
@@ -145,6 +145,17 @@ def _math_verify(source: Data, path: str) -> Reward:
     return math_verify
 
 
+def _python_tests(source: Data, path: str) -> Reward:
+    from rljob_runtime.rewards.python_tests import python_tests
+    from rljob_runtime.sandbox import LocalSandbox, SandboxUnavailable
+
+    _require_field(source, path, "python_tests", "tests", "runs")
+    try:
+        return python_tests(LocalSandbox())
+    except SandboxUnavailable as error:
+        raise SpecError(path, f"python_tests runs code in a sandbox, and there is none: {error}") from error
+
+
 def _installed(made: object) -> ForData:
     reward = _callable(made)
     return lambda source, path: reward  # noqa: ARG005  it takes any data
@@ -156,31 +167,25 @@ ForData = Callable[[Data, str], Reward]
 REWARDS = Registry[ForData](
     "reward",
     "rljob.rewards",
-    {"exact_match": _exact_match, "verifier": _verifier, "math_verify": _math_verify},
+    {
+        "exact_match": _exact_match,
+        "verifier": _verifier,
+        "math_verify": _math_verify,
+        "python_tests": _python_tests,
+    },
     _installed,
     otherwise="package.module:function",
 )
 
 
 def _require_answer(source: Data, path: str, name: str) -> None:
+    _require_field(source, path, name, "answer", "compares with")
+
+
+def _require_field(source: Data, path: str, name: str, field: str, does: str) -> None:
     item = source.items.item(0)
-    if "answer" not in item:
-        raise SpecError(path, f"{name} compares with the item's field `answer`; items have {', '.join(item)}")
-
-
-def _imported(name: str, path: str) -> Reward:
-    """The function `package.module:function`."""
-    module_name, _, attribute = name.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except BaseException as error:  # a user's module may raise anything: SystemExit, KeyboardInterrupt
-        raise SpecError(path, f"{module_name} cannot be imported: {error_in_words(error)}") from error
-    if not hasattr(module, attribute):
-        raise SpecError(path, f"{module_name} has no function {attribute!r}")
-    try:
-        return _callable(getattr(module, attribute))
-    except TypeError as error:
-        raise SpecError(path, f"{name}: {error}") from error
+    if field not in item:
+        raise SpecError(path, f"{name} {does} the item's field `{field}`; items have {', '.join(item)}")
 
 
 def _callable(made: Any) -> Reward:

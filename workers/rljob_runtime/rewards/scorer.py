@@ -20,6 +20,8 @@ from pydantic import ValidationError
 from rljob_core.config import JobConfig
 from rljob_core.errors import ResourceMissing, RewardFailed
 from rljob_core.words import error_in_words
+from rljob_runtime.process.frames import ServerConnection, closed, frame, pickled, read_frame
+from rljob_runtime.process.server_place import ServerPlace
 from rljob_runtime.rewards.job_items import JobItems
 from rljob_runtime.rewards.messages import (
     LARGEST_REPLY,
@@ -28,12 +30,9 @@ from rljob_runtime.rewards.messages import (
     ScoringJob,
     ScoringOutcome,
     ScoringReply,
-    frame,
-    pickled,
-    read_frame,
 )
-from rljob_runtime.rewards.places import ScoringConnection, ScoringPlace, scoring_place
-from rljob_runtime.rewards.server_start import ServerStart, closed
+from rljob_runtime.rewards.places import scoring_place
+from rljob_runtime.rewards.server_start import ServerStart
 
 log = logging.getLogger(__name__)
 
@@ -68,12 +67,12 @@ class Scorer:
     """
 
     def __init__(
-        self, config: JobConfig, *, workers: int | None = None, place: ScoringPlace | None = None
+        self, config: JobConfig, *, workers: int | None = None, place: ServerPlace | None = None
     ) -> None:
         self._config = config
         self._workers = workers
         self._place = place or scoring_place(config)
-        self._functions = config.spec.reward.functions
+        self._functions = config.spec.reward.called
         self._numbers = itertools.count()
         self._suspects = deque[tuple[int, _PendingScore]]()
         self._waiting = deque[tuple[int, _PendingScore]]()
@@ -91,9 +90,12 @@ class Scorer:
             RewardFailed: no scoring server starts.
             ResourceMissing: there is no scoring server.
         """
+        if not self._functions:
+            return
         self._items = await asyncio.to_thread(JobItems, self._config, workers=self._workers)
         self._servers = ServerStart(self._place, self._items.setup)
         self._talk = asyncio.create_task(self._keep_talking(await self._servers.connect()))
+        await asyncio.sleep(0)  # a task that is cancelled before it begins would leave the connection open
 
     async def score(self, job: ScoringJob) -> ScoringOutcome:
         """The outcome of one answer; errors of the functions are outcomes too.
@@ -102,6 +104,8 @@ class Scorer:
             RewardFailed: no server stays alive.
             ResourceMissing: the server's container is gone.
         """
+        if not self._functions:
+            return ScoringOutcome()
         if self._failure is not None:
             raise self._failure
         number = next(self._numbers)
@@ -122,12 +126,14 @@ class Scorer:
 
     async def close(self) -> None:
         """End the connection, and a server that this process has started."""
-        if self._talk is not None:
-            self._talk.cancel()
-            await asyncio.gather(self._talk, return_exceptions=True)
-        await self._place.close()
+        try:
+            if self._talk is not None:
+                self._talk.cancel()
+                await asyncio.gather(self._talk, return_exceptions=True)
+        finally:
+            await self._place.close()
 
-    async def _keep_talking(self, connection: ScoringConnection) -> None:
+    async def _keep_talking(self, connection: ServerConnection) -> None:
         """Have answers scored over one connection after the other, until cancelled or no server stays alive."""
         try:
             while True:

@@ -16,19 +16,18 @@ import logging
 import os
 import pickle
 import signal
-import socket
 import sys
 
 from rljob_core.errors import RewardFailed, SpecError
+from rljob_runtime.process.confinement import confine
+from rljob_runtime.process.frames import frame, read_frame
 from rljob_runtime.process.lifeline import die_with_parent
-from rljob_runtime.rewards.confinement import confine
+from rljob_runtime.process.server_place import standard_input
 from rljob_runtime.rewards.messages import (
     GREETING,
     LARGEST_REQUEST,
     ScoringJob,
     ScoringSetup,
-    frame,
-    read_frame,
     scoring_reply,
     setup_reply,
 )
@@ -111,12 +110,7 @@ async def _score(pool: RewardPool, number: int, job: ScoringJob, replies: _Repli
 
 
 async def _serve_standard_input() -> None:
-    """Serve the socket that is the standard input, which no process of the pool inherits."""
-    connection = socket.socket(fileno=os.dup(0))
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    await serve(*await asyncio.open_unix_connection(sock=connection))
+    await serve(*await standard_input())
 
 
 async def _listen(path: str) -> None:

@@ -8,31 +8,25 @@ by one, and the one that it is lost over is named.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from dataclasses import replace
 
 from rljob_core.errors import RewardFailed, SpecError
 from rljob_core.words import error_in_words
+from rljob_runtime.process.frames import ServerConnection, closed, frame, pickled, read_frame
+from rljob_runtime.process.server_place import START_SECONDS, ServerPlace, wait_for_greeting
 from rljob_runtime.rewards.messages import (
     GREETING,
-    LARGEST_GREETING,
     LARGEST_REPLY,
     SETUP_REPLY,
     ScoringSetup,
-    frame,
-    pickled,
-    read_frame,
 )
-from rljob_runtime.rewards.places import ScoringConnection, ScoringPlace
 from rljob_runtime.rewards.trial import FIELD, LOAD_SECONDS, field_of, names_user_code
 
 log = logging.getLogger(__name__)
 
-#: Seconds in which a server must greet, while a child starts Python; and load functions, if another one has before.
-_START_SECONDS = 120.0
-#: The same, in durations of the first server's start: what replaces it, or one of its processes, loads as much.
+#: Durations of the first server's start: what replaces it, or one of its processes, loads as much.
 _STARTS = 4
 #: Servers in a row that may fail to start before the role gives up.
 _MAX_FAILED_STARTS = 5
@@ -52,7 +46,7 @@ class ServerStart:
         setup: what they load.
     """
 
-    def __init__(self, place: ScoringPlace, setup: ScoringSetup) -> None:
+    def __init__(self, place: ServerPlace, setup: ScoringSetup) -> None:
         self._place = place
         self._setup = setup
         self._seconds: float | None = None
@@ -62,7 +56,7 @@ class ServerStart:
         """That long, or as long as the first server has shown that another one may need to load."""
         return max(seconds, _STARTS * (self._seconds or 0.0))
 
-    async def connect(self) -> ScoringConnection:
+    async def connect(self) -> ServerConnection:
         """A connection to a server that is ready to score.
 
         Raises:
@@ -115,17 +109,15 @@ class ServerStart:
                 field_of(name, self._setup), f"{module} ends the scoring server that imports it: {words}"
             )
 
-    async def _ready(self, setup: ScoringSetup) -> ScoringConnection:
+    async def _ready(self, setup: ScoringSetup) -> ServerConnection:
         """A connection to a server that has loaded what the setup names."""
         reader, writer = connection = await self._place.connect()
         try:
-            async with asyncio.timeout(_START_SECONDS):
-                if await read_frame(reader, LARGEST_GREETING) != GREETING:
-                    raise ValueError("the scoring server is of another version than this worker")
+            await wait_for_greeting(connection, GREETING)
             writer.write(frame(pickled(setup)))
             # The server itself limits what functions load at first; this is for one that no longer does.
             first = self._seconds is None
-            limit = LOAD_SECONDS + _START_SECONDS if first else self.at_least(_START_SECONDS)
+            limit = LOAD_SECONDS + START_SECONDS if first else self.at_least(START_SECONDS)
             async with asyncio.timeout(limit):
                 try:
                     answer = await read_frame(reader, LARGEST_REPLY)
@@ -140,11 +132,3 @@ class ServerStart:
             await closed(connection)
             raise
         return connection
-
-
-async def closed(connection: ScoringConnection) -> None:
-    """Close a connection at once."""
-    _, writer = connection
-    writer.transport.abort()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()

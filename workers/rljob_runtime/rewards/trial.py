@@ -27,8 +27,9 @@ from typing import Any
 from rljob_core import worker_protocol
 from rljob_core.errors import SpecError
 from rljob_core.words import end_with_last_words, shell_code
+from rljob_runtime.process.frames import pickled
 from rljob_runtime.process.lifeline import die_with_parent
-from rljob_runtime.rewards.messages import ScoringSetup, pickled
+from rljob_runtime.rewards.messages import ScoringSetup
 from rljob_runtime.rewards.registry import REWARDS
 
 log = logging.getLogger(__name__)

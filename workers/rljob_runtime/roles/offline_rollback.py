@@ -1,9 +1,10 @@
-"""Rolls a job back to an earlier version, or opens a failed one again, while none of the job's processes runs.
+"""Rolls a job back to an earlier version, or opens an ended one again, while none of the job's processes runs.
 
 Both happen at the user's request, and by the same record. A rollback does what a coordinator does at its start (replay
 the ledger, claim an epoch, restore commits that the ledger has lost) and then appends the record, which revokes the
-later versions. It changes nothing before it is certain that the version can be restored. A failed job is opened again
-by a rollback to its newest version, which revokes none: only the end of the job is taken back.
+later versions. It changes nothing before it is certain that the version can be restored. A job that has
+failed, or that is to train more steps than it has finished, is opened again by a rollback to its newest version, which
+revokes none: only the end of the job is taken back.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rljob_core.records import CheckpointSaved, StepCommitted
 from rljob_runtime.messaging.announce import publish_metrics, publish_version
 from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.roles.recovery_sources import intact_versions, is_intact, proposals_after, read_stores
-from rljob_runtime.training.checkpoints import CheckpointStore
+from rljob_runtime.training.checkpoint_base import Checkpoints
 
 FLAG = "--from-version"
 
@@ -46,11 +47,11 @@ class RolledBack:
 
 @dataclass(frozen=True, slots=True)
 class Reopened:
-    """A failed job that continues.
+    """An ended job that continues.
 
     Attributes:
         version: the newest version, from which it continues.
-        failure: the message with which it had failed.
+        failure: the message with which it had failed; empty if it had succeeded.
     """
 
     version: int
@@ -61,7 +62,7 @@ async def roll_back(
     config: JobConfig,
     store: MessageStore,
     weights: WeightStore,
-    checkpoints: CheckpointStore,
+    checkpoints: Checkpoints,
     *,
     version: int,
     instance: str,
@@ -93,13 +94,14 @@ async def reopen(
     config: JobConfig,
     store: MessageStore,
     weights: WeightStore,
-    checkpoints: CheckpointStore,
+    checkpoints: Checkpoints,
     *,
     instance: str,
 ) -> Reopened | None:
-    """Take back the end of a job that has failed: it continues from its newest version, with the next prompts.
+    """Take back the end of a job that has failed, or has finished fewer steps than `spec.steps` now says.
 
-    What it failed of may have been mended since. If not, the job fails again, and says of what.
+    It continues from its newest version, with the next prompts. What it failed of may have been mended since. If not,
+    the job fails again, and says of what.
 
     Args:
         config: of the job.
@@ -109,14 +111,15 @@ async def reopen(
         instance: the name under which the writer epoch is claimed.
 
     Returns:
-        None, and nothing is changed, if the job has not failed.
+        None, and nothing is changed, if the job has not ended, or has succeeded with all of its steps.
 
     Raises:
         CorruptLedger: see `Ledger.replay`.
         Fenced: a coordinator of the job is running.
     """
-    end = (await Ledger(store, job=config.uid, instance=instance).replay()).finished
-    if end is None or end.outcome != "Failed":
+    state = await Ledger(store, job=config.uid, instance=instance).replay()
+    end = state.finished
+    if end is None or (end.outcome == "Succeeded" and state.version >= config.spec.steps):
         return None
     pending = await _PendingClaim.take(config, store, instance)
     done = await _go_back(pending, _Place(store, weights, checkpoints), pending.state.version)
@@ -137,7 +140,7 @@ class _Place:
 
     store: MessageStore
     weights: WeightStore
-    checkpoints: CheckpointStore
+    checkpoints: Checkpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +216,7 @@ def _is_intact(weights: WeightStore, chain: list[StepCommitted], version: int) -
 
 
 def _newest_checkpoint(
-    state: VersionedState, checkpoints: CheckpointStore, version: int
+    state: VersionedState, checkpoints: Checkpoints, version: int
 ) -> CheckpointSaved | None:
     """The newest checkpoint at or before the version that is still stored.
 
@@ -230,7 +233,7 @@ def _newest_checkpoint(
     return max(found, key=lambda one: one.version, default=None)
 
 
-def _delete_after(weights: WeightStore, checkpoints: CheckpointStore, version: int) -> None:
+def _delete_after(weights: WeightStore, checkpoints: Checkpoints, version: int) -> None:
     """Delete weights and checkpoints of later versions, which new versions of the same number would meet."""
     for manifest in reversed(weights.manifests()):  # a delta before the version that it is based on
         if manifest.version > version:

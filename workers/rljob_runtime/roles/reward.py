@@ -13,6 +13,7 @@ import asyncio
 import dataclasses
 import json
 import logging
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -24,6 +25,7 @@ from rljob_core.config import JobConfig
 from rljob_core.messages import REWARD_ACK_WAIT, REWARD_BATCH, REWARD_QUEUE, RewardBatch, RewardResult
 from rljob_core.messages.limits import MESSAGE_RESULTS
 from rljob_core.ports import Channel, MessageStore
+from rljob_core.spec import ENVIRONMENT_SCORE
 from rljob_core.trajectory import Source, Trajectory, is_evaluation
 from rljob_runtime.locations import model_folder
 from rljob_runtime.messaging.summaries import PayloadSummary
@@ -32,6 +34,11 @@ from rljob_runtime.messaging.waiting_publisher import retry_while_full
 from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.rewards.messages import ScoringJob, ScoringOutcome
 from rljob_runtime.rewards.scorer import Scorer
+from rljob_runtime.samples.open import open_sample_log
+from rljob_runtime.samples.report import report_losses
+from rljob_runtime.samples.rows import ScoredAnswer
+from rljob_runtime.telemetry.catalogue import CATALOGUE, RewardMetrics
+from rljob_runtime.telemetry.recorder import Recorder
 
 SUFFIX = "results"
 """Suffix of result messages."""
@@ -52,6 +59,7 @@ async def run_reward(
     stop: asyncio.Event,
     ready: Callable[[], None],
     workers: int | None = None,
+    recorder: Recorder | None = None,
 ) -> None:
     """Score trajectories until `stop` is set; then finish the messages that were fetched.
 
@@ -61,31 +69,53 @@ async def run_reward(
         stop: the caller sets it to drain the worker.
         ready: called once trajectories can be scored.
         workers: number of processes in the pool; see `Scorer`.
+        recorder: takes the metrics.
 
     Raises:
         SpecError: the data set or a reward function does not fit the spec.
         ResourceMissing: the container that runs reward functions does not answer.
         StoreUnavailable: the server cannot be reached.
     """
+    recorder = Recorder(CATALOGUE["reward"]) if recorder is None else recorder
+    recorder.enter(RewardMetrics.SECONDS, "starting")
     tokenizer = Tokenizer(model_folder(config))
     scorer = Scorer(config, workers=workers)
+    samples = open_sample_log(config, tokenizer)
+    has_environment = ENVIRONMENT_SCORE in config.spec.reward.functions
     try:
         await scorer.start()
         trajectories = TrajectoryStore(store, max_tokens=config.spec.rollout.sampling.max_tokens)
         queue = await trajectories.queue(REWARD_QUEUE, ack_wait=REWARD_ACK_WAIT)
-        publisher = ResultPublisher(store)
+        publisher = ResultPublisher(store, recorder)
         in_progress = dict[asyncio.Task[None], TrajectoryDelivery]()
 
         async def score_delivery(delivery: TrajectoryDelivery) -> None:
+            received = time.time()
             async with asyncio.TaskGroup() as scoring:
                 for trajectory, digest in zip(delivery.trajectories, delivery.digests, strict=True):
-                    scoring.create_task(score_and_publish(trajectory, digest))
+                    scoring.create_task(score_and_publish(trajectory, digest, received))
                 for summary in delivery.lost:
+                    recorder.add(RewardMetrics.SCORED, 1, "lost")
                     scoring.create_task(publisher.publish(lost(summary)))
             await delivery.ack()
 
-        async def score_and_publish(trajectory: Trajectory, digest: str) -> None:
-            await publisher.publish(await score(trajectory, digest, scorer=scorer, tokenizer=tokenizer))
+        async def score_and_publish(trajectory: Trajectory, digest: str, received: float) -> None:
+            with recorder.timed(RewardMetrics.SCORE_SECONDS):
+                result = await score(
+                    trajectory, digest, scorer=scorer, tokenizer=tokenizer, has_environment=has_environment
+                )
+            recorder.add(RewardMetrics.SCORED, 1, "failed" if result.error else "scored")
+            await publisher.publish(result)
+            if samples is not None:
+                samples.offer(ScoredAnswer(trajectory, result, received, time.time()))
+
+        def note_in_progress() -> None:
+            recorder.set(RewardMetrics.IN_PROGRESS, len(in_progress))
+            recorder.enter(RewardMetrics.SECONDS, "scoring" if in_progress else "idle")
+
+        def done(task: asyncio.Task[None]) -> None:
+            del in_progress[task]
+            note_in_progress()
 
         async def restart_ack_timers() -> None:  # so that only a dead worker's messages are delivered again
             while True:
@@ -93,8 +123,10 @@ async def run_reward(
                 await asyncio.gather(*(delivery.in_progress() for delivery in in_progress.values()))
 
         ready()
+        note_in_progress()
         async with asyncio.TaskGroup() as tasks:
             ack_timers = tasks.create_task(restart_ack_timers())
+            reports = tasks.create_task(report_losses(samples, store))
             while not stop.is_set():
                 held = sum(delivery.size for delivery in in_progress.values())
                 if len(in_progress) >= _MAX_IN_PROGRESS or held >= _MAX_BYTES:
@@ -104,16 +136,29 @@ async def run_reward(
                 for delivery in await queue.fetch(messages=room, timeout=0.5):
                     task = tasks.create_task(score_delivery(delivery))
                     in_progress[task] = delivery
-                    task.add_done_callback(in_progress.pop)
+                    task.add_done_callback(done)
+                note_in_progress()
             log.info("draining: %d messages in hand", len(in_progress))
             if in_progress:
                 await asyncio.wait(in_progress)
             ack_timers.cancel()
+            reports.cancel()
     finally:
-        await scorer.close()
+        try:
+            await scorer.close()
+        finally:
+            if samples is not None:
+                await asyncio.to_thread(samples.close)
 
 
-async def score(trajectory: Trajectory, digest: str, *, scorer: Scorer, tokenizer: Tokenizer) -> RewardResult:
+async def score(
+    trajectory: Trajectory,
+    digest: str,
+    *,
+    scorer: Scorer,
+    tokenizer: Tokenizer,
+    has_environment: bool = False,
+) -> RewardResult:
     """Score a trajectory.
 
     Args:
@@ -121,6 +166,7 @@ async def score(trajectory: Trajectory, digest: str, *, scorer: Scorer, tokenize
         digest: digest of the trajectory's payload, which the result repeats.
         scorer: has reward functions run.
         tokenizer: decodes the response.
+        has_environment: whether the score that its environment gave it is one of the parts.
     """
     try:
         completion = tokenizer.decode(response(trajectory))
@@ -129,6 +175,8 @@ async def score(trajectory: Trajectory, digest: str, *, scorer: Scorer, tokenize
         outcome = ScoringOutcome(error=f"RewardRaised: the response does not decode: {error}")
     else:
         outcome = await scorer.score(ScoringJob(trajectory.prompt, is_evaluation(trajectory.id), completion))
+    if has_environment and not outcome.error:
+        outcome = with_environments_score(outcome, trajectory)
     result = RewardResult(
         trajectory=trajectory.id,
         attempt=trajectory.attempt,
@@ -140,6 +188,14 @@ async def score(trajectory: Trajectory, digest: str, *, scorer: Scorer, tokenize
         sample=trajectory.sample,
     )
     return dataclasses.replace(result, digest=result_digest(result))
+
+
+def with_environments_score(outcome: ScoringOutcome, trajectory: Trajectory) -> ScoringOutcome:
+    """The outcome with the score that an episode's environment gave it as one part more."""
+    if trajectory.score is None:
+        return ScoringOutcome(error="RewardRaised: the trajectory has no score of its environment")
+    parts = {**outcome.parts, ENVIRONMENT_SCORE: trajectory.score}
+    return ScoringOutcome(sum(parts.values()), parts)
 
 
 def lost(summary: PayloadSummary) -> RewardResult:
@@ -172,8 +228,9 @@ def result_digest(result: RewardResult) -> str:
 class ResultPublisher:
     """Publishes results in batches: results that arrive while a message is being stored go into the next message."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, recorder: Recorder | None = None) -> None:
         self._store = store
+        self._recorder = Recorder(CATALOGUE["reward"]) if recorder is None else recorder
         self._waiting = list[tuple[RewardResult, asyncio.Future[None]]]()
         self._sending = asyncio.Lock()
 
@@ -198,7 +255,8 @@ class ResultPublisher:
         identity = xxhash.xxh3_128_hexdigest(names.encode())
         data = REWARD_BATCH.dump_json(RewardBatch(results))
         publish = partial(self._store.publish, Channel.REWARDS, SUFFIX, data, message_id=identity)
-        await retry_while_full(publish, first_wait=0.5, longest_wait=0.5)
+        with self._recorder.timed(RewardMetrics.PUBLISH_SECONDS):
+            await retry_while_full(publish, first_wait=0.5, longest_wait=0.5)
         for _, stored in batch:
             if not stored.done():
                 stored.set_result(None)

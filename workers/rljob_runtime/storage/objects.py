@@ -6,11 +6,13 @@ The libraries under fsspec raise errors of their own (of HTTP, of credentials), 
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from rljob_core.errors import SpecError, StorageRefused, StoreUnavailable
+from rljob_runtime.storage.google_access import has_google_credentials
 
 PART_BYTES = 16 << 20
 """Of an object that are transferred at once."""
@@ -38,15 +40,28 @@ def object_store(uri: str, *, field: str) -> tuple[Any, str]:
     if scheme not in _PACKAGES:
         raise SpecError(field, f"{scheme}:// is not supported: write a path, file://, s3:// or gs://")
     package, extra = _PACKAGES[scheme]
+    options = {}
+    if scheme == "gs" and not has_google_credentials():
+        # Before the import. Else Google's library would ask a metadata server, for a quarter of a minute.
+        os.environ["NO_GCE_CHECK"] = "true"
+        options = {"token": "anon"}  # public buckets can be read; all else is refused at once
     try:
         importlib.import_module(package)
     except ImportError as error:
         raise SpecError(
             field, f"{scheme}:// needs the package {package}: run pip install 'rljob[{extra}]'"
         ) from error
+    return _file_system(scheme, options), root.rstrip("/")
+
+
+def _file_system(scheme: str, options: dict[str, Any]) -> Any:
+    if scheme == "s3":
+        from rljob_runtime.storage.s3_files import S3Files
+
+        return S3Files()
     import fsspec
 
-    return fsspec.filesystem(scheme), root.rstrip("/")
+    return fsspec.filesystem(scheme, **options)  # gcsfs ends requests after five minutes by itself
 
 
 class Upload:

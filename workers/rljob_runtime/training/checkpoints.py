@@ -2,50 +2,37 @@
 
 A checkpoint is written under a hidden name, synced and renamed, and then `latest` is switched over: a reader of the
 root finds whole checkpoints only, whichever process is killed at whichever moment. The newest two versions are kept.
-Loads no torch: the backend writes the tensors, and this module everything else.
+At `s3://` and `gs://` URIs `ObjectCheckpoints` keeps the same files as objects.
 """
 
 from __future__ import annotations
 
-import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import chain, count
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from rljob_core.errors import SpecError, StorageRefused
+from rljob_core.errors import StorageRefused
 from rljob_runtime.locations import local_path
 from rljob_runtime.model.identity import model_identity
 from rljob_runtime.process.fsync import create_folder, sync_folder, sync_tree
+from rljob_runtime.training.checkpoint_base import (
+    FIELD,
+    INFO,
+    CheckpointInfo,
+    Checkpoints,
+    is_key,
+    kept_versions,
+    order,
+)
 
 LATEST = "latest"
-INFO = "checkpoint.json"
-KEPT = 2
 _WRITING = ".writing"
-_KEY = re.compile(r"step-\d{6,}(-\d+)?")
-#: Files of a model's folder that are not copied: the checkpoint has its own, or they are other forms of the weights.
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".index.json")
 
 
-class CheckpointInfo(BaseModel):
-    """What `checkpoint.json` says."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    version: int
-    """Policy version of the weights."""
-    manifest: str = ""
-    """Digest of that version's manifest."""
-    attempt: int
-    """Trainer attempt that wrote it."""
-    model: str
-    """Identity of the model that the job trains, see `rljob_runtime.model.identity`."""
-
-
-class CheckpointStore:
-    """The checkpoints of one job.
+class CheckpointStore(Checkpoints):
+    """The checkpoints of one job in a folder.
 
     Args:
         root_uri: `file://` or a path; made when first written to.
@@ -56,23 +43,11 @@ class CheckpointStore:
     """
 
     def __init__(self, root_uri: str, *, model_path: Path) -> None:
-        self._root = local_path(root_uri, field="spec.trainer.checkpoint.uri")
-        self._model_path = model_path
+        super().__init__(model_path=model_path)
+        self._root = local_path(root_uri, field=FIELD)
 
     def write(self, *, version: int, manifest: str, attempt: int, save: Callable[[str], None]) -> str:
-        """Write a checkpoint and point `latest` to it; its key.
-
-        A key is never written twice (`step-000120`, then `step-000120-2`): what the ledger names stays what it was.
-
-        Args:
-            version: policy version of the weights.
-            manifest: digest of its manifest.
-            attempt: of the trainer.
-            save: writes model, optimizer and random state into an empty folder (`TrainerBackend.save`).
-
-        Raises:
-            StorageRefused: the file system refuses (full, read-only, …); earlier checkpoints are as they were.
-        """
+        """Write a checkpoint and point `latest` to it; see `Checkpoints.write`."""
         name = f"step-{version:06d}"
         keys = chain([name], (f"{name}-{number}" for number in count(2)))
         key = next(key for key in keys if not (self._root / key).exists())
@@ -107,12 +82,7 @@ class CheckpointStore:
         return key
 
     def put(self, key: str, fill: Callable[[Path], None]) -> None:
-        """Store a checkpoint that was written before, and point `latest` to it, as the newest of those put so far.
-
-        Args:
-            key: of the checkpoint.
-            fill: writes its files into an empty folder.
-        """
+        """Store a checkpoint, and point `latest` to the newest of those put so far; see `Checkpoints.put`."""
         aside = self._root / f".{key}.0{_WRITING}"
         shutil.rmtree(aside, ignore_errors=True)
         create_folder(self._root)
@@ -128,7 +98,7 @@ class CheckpointStore:
 
     def forget(self, *, after: int) -> None:
         """Remove the checkpoints of later versions, which were revoked; `latest` names the newest that is left."""
-        for key in [key for key in self.keys() if _order(key)[0] > after]:
+        for key in [key for key in self.keys() if order(key)[0] > after]:
             (self._root / key).rename(self._root / f".{key}.removed")
         if left := self.keys():
             self._point_latest(left[-1])
@@ -144,47 +114,30 @@ class CheckpointStore:
         """Keys of the complete checkpoints, the oldest first."""
         if not self._root.is_dir():
             return []
-        found = [p.name for p in self._root.iterdir() if _KEY.fullmatch(p.name) and (p / INFO).is_file()]
-        return sorted(found, key=_order)
+        found = [p.name for p in self._root.iterdir() if is_key(p.name) and (p / INFO).is_file()]
+        return sorted(found, key=order)
 
-    def newest(self, version: int) -> tuple[int, str] | None:
-        """Version and key of the newest checkpoint of no later a version than this; None if there is none."""
-        found = [(_order(key), key) for key in self.keys() if _order(key)[0] <= version]
-        if not found:
-            return None
-        (newest, _), key = max(found)
-        return newest, key
+    def is_used(self) -> bool:
+        """Whether the folder holds a checkpoint."""
+        return any(self._root.glob("step-*"))
 
-    def info(self, key: str) -> CheckpointInfo:
-        """What a checkpoint says about itself.
+    def place(self, key: str) -> str:
+        """The folder of a checkpoint, as text."""
+        return str(self.folder(key))
 
-        Raises:
-            SpecError: there is none of that key, or it is damaged.
-        """
-        path = self.folder(key) / INFO
-        try:
-            return CheckpointInfo.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError) as error:
-            raise SpecError(
-                "", f"{path.parent} is not a checkpoint: {path.name} is missing or damaged"
-            ) from error
+    state = place
 
-    def verify_model(self, key: str) -> None:
-        """Check that a checkpoint belongs to the model in `model_path`.
+    @contextmanager
+    def local(self, key: str) -> Iterator[Path]:
+        """The folder of a checkpoint."""
+        yield self.folder(key)
 
-        Raises:
-            SpecError: it belongs to another, or is none.
-        """
-        if self.info(key).model != model_identity(self._model_path):
-            raise SpecError(
-                "spec.model.uri",
-                f"the checkpoint {self.folder(key)} was made from another model than {self._model_path}: "
-                "name the model that the job started with, or another output folder",
-            )
+    def _read_info(self, key: str) -> bytes:
+        return (self.folder(key) / INFO).read_bytes()
 
     def _copy_tokenizer(self, folder: Path) -> None:
-        for path in self._model_path.iterdir():
-            if path.is_file() and not path.name.endswith(_WEIGHTS) and not (folder / path.name).exists():
+        for path in self._files_of_model():
+            if not (folder / path.name).exists():
                 shutil.copyfile(path, folder / path.name)
 
     def _point_latest(self, key: str) -> None:
@@ -197,9 +150,9 @@ class CheckpointStore:
     def _prune(self, attempt: int) -> None:
         """Remove all but the newest versions, hidden first so that none is half-removed; and what was left aside."""
         keys = self.keys()
-        kept = sorted({_order(key)[0] for key in keys})[-KEPT:]
+        kept = kept_versions(keys)
         for key in keys:
-            if _order(key)[0] not in kept:
+            if order(key)[0] not in kept:
                 (self._root / key).rename(self._root / f".{key}.removed")
         self._sweep(attempt)
 
@@ -216,9 +169,3 @@ def _is_of_storage(error: Exception) -> bool:
     return isinstance(error, OSError) or any(
         words in str(error) for words in ("I/O error", "inline_container")
     )
-
-
-def _order(key: str) -> tuple[int, int]:
-    """A checkpoint's version, and which of that version it is."""
-    _, version, *copy = key.split("-")
-    return int(version), int(copy[0]) if copy else 1

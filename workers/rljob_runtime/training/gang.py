@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from pydantic import TypeAdapter
 
+from rljob_core.errors import StorageRefused
 from rljob_core.messages import StepStats, TrainingItem
 from rljob_core.ports import TrainerBackend, TrainingSample
 from rljob_runtime.messaging.wire import decode, encode
@@ -47,6 +48,11 @@ def join_alone(device: str) -> None:
     if not dist.is_initialized():
         store = dist.HashStore()
         dist.init_process_group(_collectives(device), store=store, rank=0, world_size=1, timeout=IDLE)
+
+
+def barrier() -> None:
+    """Return once all ranks have called this."""
+    dist.all_reduce(torch.zeros(1, dtype=torch.int64))
 
 
 def _collectives(device: str) -> str:
@@ -81,7 +87,7 @@ class GangBackend:
         self._own.load(broadcast_tensors(tensors))
 
     def load_state(self, folder: str | None) -> None:
-        """Load the same optimizer state on all ranks (they share the checkpoint folder)."""
+        """Load the same optimizer state on all ranks (they share the checkpoint's folder, or each pod has a copy)."""
         _send("load_state", json.dumps(folder).encode())
         self._own.load_state(folder)
 
@@ -114,7 +120,7 @@ class GangBackend:
         """Write every rank's part of the checkpoint; returns once all ranks have written theirs.
 
         Raises:
-            OSError: a rank could not write its part.
+            OSError, StorageRefused: a rank could not write its part.
         """
         _send("save", folder.encode())
         _save_part(self._own, folder)
@@ -158,11 +164,11 @@ def _together(own: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 
 def _save_part(own: TrainerBackend, folder: str) -> None:
-    """Write this rank's part of a checkpoint, and raise OSError on every rank if any rank failed."""
-    refusal: OSError | None = None
+    """Write this rank's part of a checkpoint, and raise an error on every rank if any rank failed."""
+    refusal: OSError | StorageRefused | None = None
     try:
         own.save(folder)
-    except OSError as error:
+    except (OSError, StorageRefused) as error:
         refusal = error
     refused = torch.tensor([refusal is not None], dtype=torch.int64)
     dist.all_reduce(refused)

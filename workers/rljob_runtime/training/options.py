@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import Field
+
+from rljob_runtime.plugin_options import StrictOptions
 
 
-class BackendOptions(BaseModel):
+class BackendOptions(StrictOptions):
     """Base of backend options: strict, with camelCase names in manifests."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", strict=True
-    )
 
 
 class TrainingOptions(BackendOptions):

@@ -11,6 +11,7 @@ from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_core.ports import TrainerBackend
 from rljob_core.spec import RLJobSpec
+from rljob_runtime.model.imports import LOADING
 from rljob_runtime.plugins import Factory, Registry
 from rljob_runtime.training.adapter_rank import check_adapter_rank
 from rljob_runtime.training.losses.registry import check_loss
@@ -78,7 +79,7 @@ BACKENDS = Registry[BackendFactory](
             _torch,
             TorchBackendOptions,
             trains_model=True,
-            preload=("rljob_runtime.training.backends.torch",),
+            preload=(*LOADING, "rljob_runtime.training.backends.torch"),
         ),
         "FSDP": BackendFactory(_fsdp, FsdpBackendOptions, trains_model=True),
         "DeepSpeed": BackendFactory(_deepspeed, DeepSpeedBackendOptions, trains_model=True),
@@ -109,6 +110,12 @@ def check_backend(spec: RLJobSpec) -> Any:
     factory = find_backend(name)
     if spec.model.lora is not None and not factory.trains_adapters:
         raise SpecError("spec.model.lora", f"backend {name} trains full weights only: remove lora")
+    if factory.trains_model and spec.data.group_size < 2:
+        raise SpecError(
+            "spec.data.groupSize",
+            f"{spec.data.group_size} teaches nothing: advantages are relative to the other answers of a group, and "
+            "those of a single one are 0; write 2 or more (8 is usual)",
+        )
     _check_ranks(spec)
     return factory.check(spec.trainer.options, field="spec.trainer.options", whose=f"backend {name}")
 

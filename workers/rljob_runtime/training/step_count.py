@@ -8,6 +8,7 @@ from typing import Any
 
 from rljob_core.messages import StepStats
 from rljob_core.ports import TrainingSample
+from rljob_core.trajectory import FinishReason, Source
 
 
 @dataclass(slots=True)
@@ -18,11 +19,16 @@ class StepCount:
         step: its number.
         tokens: of all samples, as the backend counts them.
         staleness: of each sample: the step's number less its trajectory's oldest version.
+        truncated: samples that ended at the longest response.
+        drawn, surprise: tokens that engines drew, and the sum of their −log p.
     """
 
     step: int
     tokens: int = 0
     staleness: list[int] = field(default_factory=list)
+    truncated: int = 0
+    drawn: int = 0
+    surprise: float = 0.0
 
     @property
     def sequences(self) -> int:
@@ -33,6 +39,12 @@ class StepCount:
         """Count these, which have so many tokens together."""
         self.tokens += tokens
         self.staleness += [self.step - sample.trajectory.span.min for sample in samples]
+        for sample in samples:
+            self.truncated += sample.trajectory.finish is FinishReason.LENGTH
+            for segment in sample.trajectory.segments:
+                if segment.source is Source.MODEL:
+                    self.drawn += len(segment.tokens)
+                    self.surprise -= float(segment.logprobs.sum(dtype="float64"))
 
     def stats(self, **statistics: Any) -> StepStats:
         """The step's statistics: what was counted, and what the backend knows besides."""
@@ -41,4 +53,6 @@ class StepCount:
             tokens=self.tokens,
             staleness_mean=sum(self.staleness) / max(1, self.sequences),
             staleness_max=max(self.staleness, default=0),
+            entropy=self.surprise / self.drawn if self.drawn else None,
+            truncated=self.truncated / self.sequences if self.sequences else None,
         )

@@ -70,5 +70,5 @@ def create_weights(config: JobConfig, role: str) -> StoredWeights:
     transport = open_transport(weights.transport, uri=config.weights_uri, connect=connect)
     if role == "rollout" and lora is not None:
         folder = model_folder(config)
-        return MergedWeights(transport, base=folder, alpha=lora.alpha, anchor_every=weights.anchor_every)
-    return StoredWeights(transport, anchor_every=weights.anchor_every)
+        return MergedWeights(transport, base=folder, alpha=lora.alpha, anchor_every=config.spec.anchor_every)
+    return StoredWeights(transport, anchor_every=config.spec.anchor_every)

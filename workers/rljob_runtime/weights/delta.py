@@ -18,10 +18,17 @@ _WORTH_IT = 0.8
 
 @dataclass(frozen=True, slots=True)
 class VersionBytes:
-    """One version's bytes in host memory, by tensor. They are never changed."""
+    """One version's bytes in host memory, by tensor. They are never changed.
+
+    Attributes:
+        manifest: of the version.
+        tensors: the whole bytes of each tensor, by name.
+        delta_bytes: of all deltas from its anchor to it.
+    """
 
     manifest: WeightManifest
     tensors: dict[str, Bytes]
+    delta_bytes: int = 0
 
     @property
     def depth(self) -> int:
@@ -55,6 +62,13 @@ class DeltaEntry:
 def depth_of(manifest: WeightManifest) -> int:
     """Return the number of deltas from a version down to its anchor; 0 for an anchor."""
     return 0 if manifest.base is None else manifest.base.depth
+
+
+def delta_size(manifest: WeightManifest) -> int:
+    """Return the bytes that a delta stores of its tensors; 0 for an anchor."""
+    if manifest.base is None:
+        return 0
+    return sum(whole_size(info) if info.patch is None else info.patch for info in manifest.tensors)
 
 
 def whole_entries(tensors: Iterable[tuple[str, Any]], *, copied: bool) -> list[DeltaEntry]:
@@ -105,10 +119,20 @@ def delta_entries(tensors: Iterable[tuple[str, Any]], base: VersionBytes) -> lis
     return entries
 
 
-def worth_it(entries: Iterable[DeltaEntry]) -> bool:
-    """Whether a delta is enough shorter than the whole version to depend on other versions for it."""
+def worth_it(entries: Iterable[DeltaEntry], *, before: int = 0) -> bool:
+    """Whether a delta costs less than an anchor.
+
+    It is itself enough shorter than the whole version, and who has an old version, or none, does not read more deltas
+    than an anchor has bytes. So nobody reads more than twice what would be read if the newest version were an anchor,
+    and a writer stores at most twice what it would without anchors.
+
+    Args:
+        entries: of the delta.
+        before: bytes of the deltas between its anchor and it.
+    """
     entries = list(entries)
-    return sum(len(e.stored) for e in entries) < _WORTH_IT * sum(len(e.whole) for e in entries)
+    delta, whole = sum(len(e.stored) for e in entries), sum(len(e.whole) for e in entries)
+    return delta < _WORTH_IT * whole and before + delta < whole
 
 
 def rebuilt(info: TensorInfo, stored: Bytes, base: Mapping[str, Bytes]) -> Bytes:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rljob_core.errors import WeightsRejected
+from rljob_core.errors import WeightsMissing, WeightsRejected
 from rljob_core.messages.limits import LARGEST_MANIFEST
 from rljob_runtime.locations import local_path
 from rljob_runtime.model.tensor_bytes import Bytes
@@ -80,7 +80,7 @@ class FolderTransport:
             with reading(path):
                 file = path.open("rb", buffering=0)
         except FileNotFoundError as error:
-            raise WeightsRejected(f"the tensors of {key} are missing: there is no {path}") from error
+            raise WeightsMissing(f"the tensors of {key} are missing: there is no {path}") from error
         with file:
             status = os.fstat(file.fileno())
             mapped = status.st_size > 0 and file_system(status.st_dev) in _OF_THIS_MACHINE

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rljob_core.errors import WeightsRejected
+from rljob_core.errors import WeightsMissing, WeightsRejected
 from rljob_runtime.model.tensor_bytes import Bytes
 
 
@@ -33,7 +33,7 @@ class MemoryTransport:
     def reader(self, key: str) -> Iterator[MemoryReader]:
         """Open a version's tensors for reading."""
         if key not in self.tensors:
-            raise WeightsRejected(f"the tensors of {key} are missing")
+            raise WeightsMissing(f"the tensors of {key} are missing")
         yield MemoryReader(self.tensors[key])
 
     def manifest(self, key: str) -> bytes | None:

@@ -1,13 +1,11 @@
 """The weight transport `Nats`: versions as messages of the job's stream `weights`.
 
-| subject's suffix | message |
-|---|---|
-| `chunk.<key>` | a part of the tensors' bytes; deleted with them |
-| `part.<key>` | the beginning of a manifest that is too long for one message |
-| `manifest.<key>` | the rest of the manifest, or all of it; its first line names the sequences of the chunks |
+`rljob_core.weight_messages` has the names of the messages. The first line of a manifest names the sequences of the
+chunks. The writer publishes the manifest once the server has acknowledged all other messages, so readers see all of a
+version or nothing. Writers and readers keep 15 MB in flight.
 
-The writer publishes the last message once the server has acknowledged all others, so readers see all of a version or
-nothing. Writers and readers keep 15 MB in flight.
+Sites have copies of the stream, with its sequences. They hear of no purge, so that a version's chunks are deleted by a
+message that replaces them.
 
 The port blocks, the message store does not. So this transport has its own connection on its own event loop: a version
 of several gigabytes delays no heartbeat, neither in a socket nor in a loop.
@@ -15,25 +13,19 @@ of several gigabytes delays no heartbeat, neither in a socket nor in a loop.
 
 from __future__ import annotations
 
-import json
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
-from rljob_core.errors import CorruptPayload, StorageRefused, StoreFull, WeightsRejected
+from rljob_core.errors import CorruptPayload, StorageRefused, StoreFull, WeightsMissing, WeightsRejected
 from rljob_core.messages.limits import LARGEST_MANIFEST, MESSAGE_BYTES
-from rljob_core.ports import Channel, MessageStore
+from rljob_core.ports import Channel, Message, MessageStore
+from rljob_core.weight_messages import CHUNK, DELETED, MANIFEST, begins, has_tensors
 from rljob_runtime.messaging.chunks import sequences_in
 from rljob_runtime.process.loop_thread import LoopThread
+from rljob_runtime.weights.message_writer import PARTS_HEADER, WINDOW, ChunkIndex, MessageWriter
 from rljob_runtime.weights.transport import JobStorage, Part, ReadAhead
-
-PARTS_HEADER = "Rljob-Parts"
-_CHUNK, _PART, _MANIFEST = "chunk", "part", "manifest"
-#: Chunks being published, or fetched ahead, at once: 15 MB, where the server cuts a client off at 64 MB.
-_WINDOW = 16
 
 
 def open_messages(storage: JobStorage) -> MessageTransport:
@@ -45,55 +37,6 @@ def open_messages(storage: JobStorage) -> MessageTransport:
     if storage.connect is None:
         raise ValueError("the weight transport Nats needs a connection to the job's streams")
     return MessageTransport(storage.connect)
-
-
-@dataclass(frozen=True, slots=True)
-class _ChunkIndex:
-    """Where a version's chunks are: the first line of its manifest's message.
-
-    Attributes:
-        size: bytes of all chunks.
-        ranges: sequences of the chunks' messages, first and last of each range.
-    """
-
-    size: int
-    ranges: list[tuple[int, int]]
-
-    @classmethod
-    def of(cls, sequences: list[int], size: int) -> _ChunkIndex:
-        ranges: list[tuple[int, int]] = []
-        for sequence in sequences:
-            if ranges and ranges[-1][1] == sequence - 1:
-                ranges[-1] = ranges[-1][0], sequence
-            else:
-                ranges.append((sequence, sequence))
-        return cls(size, ranges)
-
-    @classmethod
-    def decode(cls, line: bytes, key: str) -> _ChunkIndex:
-        try:
-            found = json.loads(line)
-            index = cls(int(found["size"]), [(int(first), int(last)) for first, last in found["chunks"]])
-        except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
-            raise WeightsRejected(
-                f"the manifest of {key} does not name the messages of its tensors"
-            ) from error
-        before = count = 0
-        for first, last in sorted(index.ranges):
-            if not before < first <= last:
-                raise WeightsRejected(f"the manifest of {key} names message {first} twice, or none")
-            count += last - first + 1
-            before = last
-        if not 0 <= index.size <= count * MESSAGE_BYTES:
-            raise WeightsRejected(f"the manifest of {key} promises {index.size:,} bytes in {count} messages")
-        return index
-
-    def encode(self) -> bytes:
-        return json.dumps({"size": self.size, "chunks": self.ranges}, separators=(",", ":")).encode()
-
-    def sequences(self) -> Iterator[int]:
-        for first, last in self.ranges:
-            yield from range(first, last + 1)
 
 
 class MessageTransport:
@@ -125,9 +68,10 @@ class MessageTransport:
     @contextmanager
     def writer(self, key: str) -> Iterator[MessageWriter]:
         """Open a new version for writing; what a writer that died has left under the key is deleted first."""
-        for suffix in self._loop.run(self._store.suffixes(Channel.WEIGHTS, f"*.{key}")):
-            self._loop.run(self._store.purge(Channel.WEIGHTS, suffix))
-        writer = MessageWriter(self._loop, self._store, key, self._chunk_bytes)
+        for suffix in sorted(self._loop.run(self._store.suffixes(Channel.WEIGHTS, f"*.{key}"))):
+            delete = self._store.supersede if suffix == f"{CHUNK}.{key}" else self._store.purge
+            self._loop.run(delete(Channel.WEIGHTS, suffix))
+        writer = MessageWriter(self._loop, self._store, key, self._chunk_bytes, self._begin)
         try:
             yield writer
         except StoreFull as error:
@@ -140,21 +84,21 @@ class MessageTransport:
         """Open a version's tensors for reading."""
         found = self._stored(key)
         if found is None:
-            raise WeightsRejected(f"there is no manifest of {key}")
+            raise WeightsMissing(f"there is no manifest of {key}")
         index, _ = found
-        parts = ReadAhead(index.size, self._fetches(index, key), ahead=_WINDOW)
+        parts = ReadAhead(index.size, self._fetches(index, key), ahead=WINDOW)
         try:
             yield parts
         finally:
             parts.close()
 
-    def _fetches(self, index: _ChunkIndex, key: str) -> Iterator[Callable[[], Future[Part]]]:
+    def _fetches(self, index: ChunkIndex, key: str) -> Iterator[Callable[[], Future[Part]]]:
         store = self._store
 
         async def fetch(sequence: int) -> Part:
             (message,) = await store.get(Channel.WEIGHTS, [sequence])
             if message is None:
-                raise WeightsRejected(f"the tensors of {key} are missing: message {sequence} is gone")
+                raise WeightsMissing(f"the tensors of {key} are missing: message {sequence} is gone")
             return message.data
 
         def start(sequence: int) -> Future[Part]:
@@ -167,9 +111,17 @@ class MessageTransport:
         found = self._stored(key)
         return None if found is None else found[1]
 
-    def _stored(self, key: str) -> tuple[_ChunkIndex, bytes] | None:
+    def _newest(self, key: str) -> Message | None:
+        return self._loop.run(self._store.last(Channel.WEIGHTS, f"{MANIFEST}.{key}"))
+
+    def _begin(self, key: str) -> int | None:
+        """The sequence of the first message that a reader of a version needs; None if that is not known."""
+        message = self._newest(key)
+        return None if message is None else begins(message.headers, own=message.sequence)
+
+    def _stored(self, key: str) -> tuple[ChunkIndex, bytes] | None:
         """Where a version's chunks are, and its manifest; None if it has no manifest."""
-        message = self._loop.run(self._store.last(Channel.WEIGHTS, f"{_MANIFEST}.{key}"))
+        message = self._newest(key)
         if message is None:
             return None
         try:
@@ -179,26 +131,30 @@ class MessageTransport:
             raise WeightsRejected(f"the manifest of {key}: {error}") from error
         parts = self._loop.run(self._store.get(Channel.WEIGHTS, sequences)) if sequences else []
         if None in parts:
-            raise WeightsRejected(f"a part of the manifest of {key} is missing")
+            raise WeightsMissing(f"a part of the manifest of {key} is missing")
         data = b"".join(part.data for part in [*parts, message] if part is not None)
         line, _, manifest = data.partition(b"\n")
-        return _ChunkIndex.decode(line, key), manifest
+        return ChunkIndex.decode(line, key), manifest
 
     def listing(self) -> dict[str, bool]:
         """Return the keys of all manifests, and whether their tensors exist."""
         found = self._loop.run(self._store.suffixes(Channel.WEIGHTS, ">"))
-        keys = (suffix.partition(".")[2] for suffix in found if suffix.startswith(f"{_MANIFEST}."))
-        return {key: f"{_CHUNK}.{key}" in found for key in keys}
+        return {key: has_tensors(key, found) for key in _keys(MANIFEST, found)}
 
     def unfinished(self) -> list[str]:
         """Return the keys with chunks and no manifest."""
         found = self._loop.run(self._store.suffixes(Channel.WEIGHTS, ">"))
-        chunks = (suffix.partition(".")[2] for suffix in found if suffix.startswith(f"{_CHUNK}."))
-        return [key for key in chunks if f"{_MANIFEST}.{key}" not in found]
+        return [
+            key for key in _keys(CHUNK, found) if f"{MANIFEST}.{key}" not in found and has_tensors(key, found)
+        ]
 
     def delete(self, key: str) -> None:
         """Delete a version's tensors, if there are any; its manifest stays."""
-        self._loop.run(self._store.purge(Channel.WEIGHTS, f"{_CHUNK}.{key}"))
+        found = self._loop.run(self._store.suffixes(Channel.WEIGHTS, f"*.{key}"))
+        if not has_tensors(key, found):
+            return
+        self._loop.run(self._store.supersede(Channel.WEIGHTS, f"{CHUNK}.{key}"))
+        self._loop.run(self._store.publish(Channel.WEIGHTS, f"{DELETED}.{key}", b""))
 
     def close(self) -> None:
         """Disconnect; a call that another thread waits in ends with an error."""
@@ -208,59 +164,6 @@ class MessageTransport:
         self._loop.close()
 
 
-class MessageWriter:
-    """Publishes each chunk when it is full, then the manifest."""
-
-    def __init__(self, loop: LoopThread, store: MessageStore, key: str, chunk_bytes: int) -> None:
-        self._loop, self._store, self._key, self._chunk_bytes = loop, store, key, chunk_bytes
-        self._rest = bytearray()  # bytes of the chunk that is not full yet
-        self._in_flight: deque[Future[int]] = deque()
-        self._sequences: list[int] = []
-        self._size = 0
-
-    def write(self, data: bytes | memoryview) -> None:
-        """Append bytes to the tensors."""
-        view = memoryview(data)
-        self._size += len(view)
-        if self._rest:
-            room = self._chunk_bytes - len(self._rest)
-            self._rest += view[:room]
-            view = view[room:]
-        if len(self._rest) == self._chunk_bytes:
-            self._flush()
-        while len(view) >= self._chunk_bytes:
-            self._publish(bytes(view[: self._chunk_bytes]))
-            view = view[self._chunk_bytes :]
-        self._rest += view
-
-    def commit(self, manifest: bytes) -> None:
-        """Publish the manifest; acknowledged on return."""
-        if self._rest:
-            self._flush()
-        self._settle(0)
-        data = _ChunkIndex.of(self._sequences, self._size).encode() + b"\n" + manifest
-        pieces = [data[i : i + self._chunk_bytes] for i in range(0, len(data), self._chunk_bytes)]
-        publish = partial(self._store.publish, Channel.WEIGHTS)
-        parts = [self._loop.run(publish(f"{_PART}.{self._key}", piece)) for piece in pieces[:-1]]
-        headers = {PARTS_HEADER: ",".join(map(str, parts))} if parts else {}
-        self._loop.run(publish(f"{_MANIFEST}.{self._key}", pieces[-1], headers=headers))
-
-    def cancel(self) -> None:
-        """Stop waiting for the chunks in flight."""
-        for future in self._in_flight:
-            future.cancel()
-        self._in_flight.clear()
-
-    def _flush(self) -> None:
-        self._publish(bytes(self._rest))
-        self._rest.clear()
-
-    def _publish(self, chunk: bytes) -> None:
-        self._settle(_WINDOW - 1)
-        sent = self._store.publish(Channel.WEIGHTS, f"{_CHUNK}.{self._key}", chunk)
-        self._in_flight.append(self._loop.start(sent))
-
-    def _settle(self, left: int) -> None:
-        """Wait for acknowledgements until at most `left` chunks are in flight."""
-        while len(self._in_flight) > left:
-            self._sequences.append(self._in_flight.popleft().result())
+def _keys(name: str, suffixes: Iterable[str]) -> list[str]:
+    """Keys of the versions that have messages of this name."""
+    return [suffix.partition(".")[2] for suffix in suffixes if suffix.startswith(f"{name}.")]

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Self
 
-from rljob_core.errors import WeightsRejected
+from rljob_core.errors import WeightsMissing, WeightsRejected
 from rljob_core.messages.limits import LARGEST_MANIFEST
 from rljob_runtime.storage.objects import PART_BYTES, Upload, object_store, reading, upload, writing
 from rljob_runtime.weights.transport import Part, ReadAhead
@@ -62,7 +62,7 @@ class ObjectTransport:
             with reading(path):
                 size = int(self._files.info(path)["size"])
         except FileNotFoundError as error:
-            raise WeightsRejected(f"the tensors of {key} are missing: there is no {path}") from error
+            raise WeightsMissing(f"the tensors of {key} are missing: there is no {path}") from error
 
         def fetch(start: int) -> Part:
             with reading(path):
@@ -76,7 +76,7 @@ class ObjectTransport:
         try:
             yield parts
         except FileNotFoundError as error:
-            raise WeightsRejected(f"the tensors of {key} were deleted while they were read") from error
+            raise WeightsMissing(f"the tensors of {key} were deleted while they were read") from error
         finally:
             parts.close()
 

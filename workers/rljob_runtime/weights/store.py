@@ -32,12 +32,13 @@ from rljob_runtime.weights.delta import (
     DeltaEntry,
     VersionBytes,
     delta_entries,
+    delta_size,
     whole_entries,
     worth_it,
 )
 from rljob_runtime.weights.format import file_order, version_of, write_stream, write_version
 from rljob_runtime.weights.transport import Transport
-from rljob_runtime.weights.verified import read_manifest, read_tensors
+from rljob_runtime.weights.verified import find_chain, read_manifest, read_tensors
 
 _KEY = re.compile(r"[A-Za-z0-9_-]+")  # characters that file names, object names and NATS subjects all allow
 
@@ -47,8 +48,8 @@ class StoredWeights:
 
     Args:
         transport: where the bytes are kept.
-        anchor_every: with n, every n-th version is written whole, and the others as deltas of the version before;
-            with None, every version is written whole. Either store reads both.
+        anchor_every: with n, at least every n-th version is written whole, and the others as deltas of the version
+            before; with None, every version is written whole. Either store reads both.
     """
 
     def __init__(self, transport: Transport, *, anchor_every: int | None = None) -> None:
@@ -83,29 +84,30 @@ class StoredWeights:
             return self._existing(draft, tensors)
         if isinstance(tensors, TensorStream) and self._anchor_every is None:
             return write_stream(self._transport, draft, tensors)
-        base, entries = self._entries(parent, tensors)
+        base, entries, before = self._entries(parent, tensors)
         entries.sort(key=lambda entry: file_order(entry.info))
         infos = tuple(entry.info for entry in entries)
         pieces = ((entry.info, entry.stored) for entry in entries)
         manifest = write_version(self._transport, replace(draft, tensors=infos, base=base), pieces)
         if self._anchor_every is not None:
-            self._held = VersionBytes(manifest, {entry.info.name: entry.whole for entry in entries})
+            whole = {entry.info.name: entry.whole for entry in entries}
+            self._held = VersionBytes(manifest, whole, before + delta_size(manifest))
         return manifest
 
     def _entries(
         self, parent: str, tensors: Iterable[tuple[str, Any]]
-    ) -> tuple[DeltaBase | None, list[DeltaEntry]]:
-        """The base of the version, if it is stored as a delta, and its tensors."""
+    ) -> tuple[DeltaBase | None, list[DeltaEntry], int]:
+        """The base of the version, if it is stored as a delta; its tensors; the bytes of the deltas up to its base."""
         every, held = self._anchor_every, self._held
         # Making the delta frees the held version piece by piece: after an error the next version is an anchor.
         self._held = None
         if every is None or held is None or held.manifest.digest != parent or held.depth + 1 >= every:
             held = None  # its memory is free before the copies are made
-            return None, whole_entries(tensors, copied=every is not None)
+            return None, whole_entries(tensors, copied=every is not None), 0
         entries = delta_entries(tensors, held)
-        if worth_it(entries):
-            return held.as_base(), entries
-        return None, [entry.as_whole() for entry in entries]
+        if worth_it(entries, before=held.delta_bytes):
+            return held.as_base(), entries, held.delta_bytes
+        return None, [entry.as_whole() for entry in entries], 0
 
     def _existing(self, draft: WeightManifest, tensors: Iterable[tuple[str, Any]]) -> WeightManifest:
         """The manifest that is stored under the key already, if the weights are the same."""
@@ -138,12 +140,13 @@ class StoredWeights:
                 version that this one depends on is missing.
         """
         tensors: dict[str, Bytes] = {}
-        for info, data in read_tensors(self._transport, manifest, self._held):
+        chain = find_chain(self._transport, manifest, self._held)
+        for info, data in read_tensors(self._transport, chain):
             if self._anchor_every is not None:
                 tensors[info.name] = data
             yield info.name, tensor_of(data, dtype=info.dtype, shape=info.shape)
         if self._anchor_every is not None:
-            self._held = VersionBytes(manifest, tensors)
+            self._held = VersionBytes(manifest, tensors, chain.delta_bytes)
 
     # ------------------------------------------------------------------------------------------ all versions
 

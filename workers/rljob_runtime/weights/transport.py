@@ -1,7 +1,8 @@
-"""The port of a weight transport: it stores two sequences of bytes under each key and does not interpret them.
+"""The port of a weight transport: it stores two sequences of bytes under each key.
 
 The first sequence is the version's tensors, the second its manifest. A version exists once its manifest does: a
-transport writes the manifest last, and keeps it when the tensors are deleted.
+transport writes the manifest last, and keeps it when the tensors are deleted. It does not interpret the bytes; but
+`nats` looks up which version a manifest's version is a delta of, so that copies of the stream can begin at its anchor.
 
 | module | tensors | manifest |
 |---|---|---|

@@ -20,6 +20,9 @@ import aiohttp
 from kubernetes.aio.client import ApiClient
 from kubernetes.aio.client.rest import RESTResponse
 
+from rljob_operator.cluster.gang_kinds import qualified_kind
+from rljob_operator.cluster.kube.answers import lines_of, parsed, status_in
+from rljob_operator.cluster.kube.connections import Connections
 from rljob_operator.cluster.kube.errors import ApiError, errors_of, refusal
 from rljob_operator.cluster.kube.kinds import KINDS, resource_path
 from rljob_operator.cluster.kube.login import KubeLogin
@@ -54,6 +57,9 @@ class KubeApi:
         login: gives the configuration. Where the API server rejects its credentials (401), they are renewed and the
             request is repeated once.
         counted: called after each request with its verb, kind and HTTP status (0: there was no answer).
+        write_seconds: called right before each write for the seconds that it may take, at most; what it raises, the
+            write raises, and is not sent. None if writes are limited by `timeout` alone.
+        agent: what the API server's audit log calls this client; it begins with the field manager.
         timeout: seconds that one request may take; a watch is not limited.
     """
 
@@ -62,9 +68,13 @@ class KubeApi:
         login: KubeLogin,
         *,
         counted: Callable[[str, str, int], None] = lambda *_: None,
+        write_seconds: Callable[[], float] | None = None,
+        agent: str = FIELD_MANAGER,
         timeout: float = 15.0,
     ) -> None:
         self._login = login
+        self._write_seconds = write_seconds
+        self._agent = agent
         self._counted = counted
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._watch_timeout = aiohttp.ClientTimeout(sock_connect=timeout, sock_read=_SILENT_SECONDS)
@@ -85,11 +95,11 @@ class KubeApi:
 
     async def pages(self, kind: str, namespace: str, selector: str) -> AsyncIterator[Page]:
         """Do the same page by page, so that of thousands of objects only a few hundred are in memory."""
-        version = KINDS[kind][0]
+        version = _version_and_kind(kind)
         params = {"labelSelector": selector, "limit": str(_PAGE)}
         while True:
             body = await self._request("GET", kind, resource_path(kind, namespace), params=params)
-            items = [{"apiVersion": version, "kind": kind, **item} for item in body.get("items") or []]
+            items = [{**version, **item} for item in body.get("items") or []]
             metadata = body.get("metadata", {})
             yield Page(items, metadata.get("resourceVersion", ""))
             if not metadata.get("continue"):
@@ -123,8 +133,8 @@ class KubeApi:
                 if answer.status == 401:
                     await self._login.renew(client.configuration)
                 if answer.status >= 400:
-                    raise refusal(answer.status, _parsed(await answer.read()))
-                async for line in _lines(answer.response.content):
+                    raise refusal(answer.status, status_in(await answer.read()))
+                async for line in lines_of(answer.response.content):
                     event = json.loads(line)
                     if event["type"] == "ERROR":
                         raise refusal(event["object"].get("code", 0), event["object"])
@@ -144,7 +154,16 @@ class KubeApi:
             accept=_METADATA,
         )
         found = [item["metadata"] for item in body.get("items") or []]
-        return {"apiVersion": KINDS[ref.kind][0], "kind": ref.kind, "metadata": found[0]} if found else None
+        return {**_version_and_kind(ref.kind), "metadata": found[0]} if found else None
+
+    async def resources(self, version: str) -> frozenset[str]:
+        """The resources that the server has of an API group and version; none if it does not know these."""
+        known = await self._request("GET", "APIGroupList", "/apis")
+        versions = (one["groupVersion"] for group in known["groups"] for one in group["versions"])
+        if version not in versions:
+            return frozenset()  # asked about it, the server answers with a text
+        body = await self._request("GET", "APIResourceList", f"/apis/{version}")
+        return frozenset(resource["name"] for resource in body.get("resources") or [])
 
     async def apply(self, manifest: Manifest, *, subresource: str = "", dry_run: bool = False) -> Manifest:
         """Server-side apply, as field manager `rljob-operator` and with force; returns the object as stored.
@@ -166,9 +185,9 @@ class KubeApi:
             content_type=_APPLY,
         )
 
-    async def patch(self, ref: Ref, body: Manifest) -> Manifest | None:
+    async def patch(self, ref: Ref, body: Manifest, *, subresource: str = "") -> Manifest | None:
         """JSON merge patch; returns the object as stored, None if there is none."""
-        return await self._found("PATCH", ref, body=body, content_type=_MERGE)
+        return await self._found("PATCH", ref, subresource, body=body, content_type=_MERGE)
 
     async def apply_new(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
         """Create an object by server-side apply, so that later applies own its fields; 409 if there is one already."""
@@ -177,10 +196,9 @@ class KubeApi:
 
     async def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
         """Create an object; returns it as stored."""
-        ref = Ref(manifest["kind"], manifest["metadata"]["namespace"], "")
-        params = {"dryRun": "All"} if dry_run else None
-        path = resource_path(ref.kind, ref.namespace)
-        return await self._request("POST", ref.kind, path, params=params, body=manifest)
+        kind, params = qualified_kind(manifest), {"dryRun": "All"} if dry_run else None
+        path = resource_path(kind, manifest["metadata"]["namespace"])
+        return await self._request("POST", kind, path, params=params, body=manifest)
 
     async def delete(self, ref: Ref, uid: str | None = None, *, grace: int | None = None) -> Manifest | None:
         """Delete an object; returns it as it is then (terminating, or as it was last), None if it is gone.
@@ -195,11 +213,10 @@ class KubeApi:
         left = await self._found("DELETE", ref, body=body)
         return None if left is None or left.get("kind") == "Status" else left
 
-    async def _found(self, verb: str, ref: Ref, **request: Any) -> Manifest | None:
+    async def _found(self, verb: str, ref: Ref, subresource: str = "", **request: Any) -> Manifest | None:
         try:
-            return await self._request(
-                verb, ref.kind, resource_path(ref.kind, ref.namespace, ref.name), **request
-            )
+            path = resource_path(ref.kind, ref.namespace, ref.name, subresource)
+            return await self._request(verb, ref.kind, path, **request)
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -218,12 +235,12 @@ class KubeApi:
                     if status == 401 and again:
                         await self._login.renew(client.configuration)
                         continue
-                    parsed = _parsed(content)
+                    found = parsed(content) if status < 400 else status_in(content)
             finally:
                 self._counted(verb, kind, status)
             if status >= 400:
-                raise refusal(status, parsed)
-            return parsed
+                raise refusal(status, found)
+            return found
         raise AssertionError
 
     @asynccontextmanager
@@ -247,10 +264,13 @@ class KubeApi:
             header_params={"Accept": accept, "Content-Type": content_type},
             auth_settings=["BearerToken"],
         )
+        timeout = timeout or self._timeout
+        if verb != "GET" and self._write_seconds is not None:
+            allowed = self._write_seconds()
+            if timeout.total is None or allowed < timeout.total:
+                timeout = aiohttp.ClientTimeout(total=allowed)
         # The body is not given to `param_serialize`, which would copy it, value by value: it is plain JSON already.
-        answer = await client.call_api(
-            method, url, headers, body=body, _request_timeout=timeout or self._timeout
-        )
+        answer = await client.call_api(method, url, headers, body=body, _request_timeout=timeout)
         try:
             yield answer
         finally:
@@ -260,24 +280,14 @@ class KubeApi:
         configuration = await self._login.configuration()
         if self._client is None or self._client.configuration is not configuration:
             old, self._client = self._client, ApiClient(configuration)
-            self._client.user_agent = FIELD_MANAGER
+            self._client.rest_client = Connections(configuration, self._write_seconds)
+            self._client.user_agent = self._agent
             if old is not None:
                 # This ends the watches of the old client, too; their readers open new ones.
                 await old.close()
         return self._client
 
 
-def _parsed(content: bytes) -> Manifest:
-    answer: Manifest = json.loads(content) if content.strip() else {}
-    return answer
-
-
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Split a stream into lines of any length; aiohttp's own reader refuses those of large objects."""
-    parts: list[bytes] = []
-    async for chunk in content.iter_any():
-        *lines, rest = chunk.split(b"\n")
-        for line in lines:
-            yield b"".join([*parts, line])
-            parts.clear()
-        parts.append(rest)
+def _version_and_kind(kind: str) -> Manifest:
+    """These fields of an object, of which `kind` is as in `Ref.kind`."""
+    return {"apiVersion": KINDS[kind][0], "kind": kind.partition(".")[0]}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rljob_operator.cluster.port import Manifest, Ref
-from rljob_operator.names import LABEL_JOB
+from rljob_operator.names import LABEL_JOB, QUEUE_NAME, QUEUE_PRIORITY
 
 JobKey = tuple[str, str]
 """Namespace and name of an RLJob."""
@@ -27,12 +27,26 @@ def job_key(manifest: Mapping[str, Any]) -> JobKey | None:
     return None if name is None else (metadata["namespace"], name)
 
 
+def user_part(manifest: Manifest) -> tuple[object, ...]:
+    """The part of an RLJob that the operator itself does not change."""
+    metadata = manifest["metadata"]
+    labels = metadata.get("labels") or {}
+    queue = labels.get(QUEUE_NAME), labels.get(QUEUE_PRIORITY)
+    return metadata.get("uid"), metadata.get("generation"), metadata.get("deletionTimestamp"), *queue
+
+
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A stored object. `content` is written and read by `marshal`, the fastest format that needs no other reader."""
+    """A stored object.
+
+    Attributes:
+        node: of a pod that has one.
+        content: written and read by `marshal`, the fastest format that needs no other reader.
+    """
 
     uid: str | None
     version: int
+    node: str | None
     content: bytes
 
     @property
@@ -66,7 +80,8 @@ class KubeCache:
                 return False
             if before != key:  # somebody has changed the label
                 self.forget(ref)
-        self._objects.setdefault(key, {})[ref] = _Kept(uid, version, marshal.dumps(slim(manifest)))
+        node = manifest["spec"].get("nodeName") if ref.kind == "Pod" and "spec" in manifest else None
+        self._objects.setdefault(key, {})[ref] = _Kept(uid, version, node, marshal.dumps(slim(manifest)))
         self._jobs[ref] = key
         return True
 
@@ -100,6 +115,24 @@ class KubeCache:
         """The keys of all RLJobs."""
         return [key for ref, key in self._jobs.items() if ref.kind == "RLJob"]
 
+    def versions(self, kind: str) -> dict[Ref, int]:
+        """The resource version of every object of a kind, by address."""
+        return {
+            ref: kept.version
+            for objects in self._objects.values()
+            for ref, kept in objects.items()
+            if ref.kind == kind
+        }
+
+    def read(self, ref: Ref) -> Manifest | None:
+        """The object at an address, whichever job it belongs to."""
+        key = self._jobs.get(ref)
+        return None if key is None else self.get(key, ref)
+
+    def jobs_on(self, node: str) -> list[JobKey]:
+        """The keys of the jobs that have pods on a node."""
+        return [k for k, objects in self._objects.items() if any(o.node == node for o in objects.values())]
+
     def children(self, key: JobKey) -> list[Manifest]:
         """All objects of a job but the RLJob itself."""
         return [kept.manifest for ref, kept in self._objects.get(key, {}).items() if ref.kind != "RLJob"]
@@ -129,10 +162,12 @@ class KubeCache:
 
 
 def slim(manifest: Manifest) -> Manifest:
-    """Remove the large parts that the operator never reads: managed fields, and the spec of a pod but its node."""
+    """Remove the large parts that the operator never reads: managed fields, and most of the spec of a pod."""
     metadata = {k: v for k, v in manifest["metadata"].items() if k != "managedFields"}
     if manifest["kind"] == "Pod":
-        spec = {k: v for k, v in manifest.get("spec", {}).items() if k in {"nodeName"}}
+        spec = {k: v for k, v in manifest.get("spec", {}).items() if k in {"nodeName", "tolerations"}}
+        if inits := manifest.get("spec", {}).get("initContainers"):
+            spec["initContainers"] = [{"name": container["name"]} for container in inits]
         return {**manifest, "metadata": metadata, "spec": spec}
     return {**manifest, "metadata": metadata}
 

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
+from rljob_core.advice import advice, dotted, location
 from rljob_core.errors import SpecError
 from rljob_core.spec import API_VERSION, RLJob, RLJobStatus
+from rljob_operator.cluster.gang_kinds import QUALIFIED_GANG_KINDS, GangKind
 from rljob_operator.cluster.kube.api import KubeApi
 from rljob_operator.cluster.kube.cache import JobKey, KubeCache
 from rljob_operator.cluster.kube.errors import ApiError
-from rljob_operator.cluster.kube.kinds import KINDS
+from rljob_operator.cluster.kube.event_manifest import event_manifest
+from rljob_operator.cluster.kube.gang_objects import GangObjects
+from rljob_operator.cluster.kube.kinds import KINDS, QUEUED
 from rljob_operator.cluster.port import Event, Manifest, NameTaken, Ref, Refused, Rejected, same_controller
 from rljob_operator.names import LABEL_JOB
 
-CHILD_KINDS = tuple(kind for kind in KINDS if kind not in {"RLJob", "Event", "Secret", "ReplicaSet"})
-"""The kinds that are listed and watched. The operator may not read Secrets, and looks for ReplicaSets one by one."""
-_COMPONENT = "rljob-operator"
+_OF_KUEUE = {QUEUED, "WorkloadPriorityClass", "ResourceFlavor"}
+_NO_CHILDREN = {
+    "RLJob", "Site", "Event", "Secret", "ReplicaSet", "Node", "Lease", *QUALIFIED_GANG_KINDS, *_OF_KUEUE
+}  # fmt: skip
+CHILD_KINDS = tuple(kind for kind in KINDS if kind not in _NO_CHILDREN)
+"""The kinds that are listed and watched. The operator may not read Secrets, and looks for ReplicaSets one by one; of
+the objects of gangs see `gang_objects`."""
+SITE_KINDS = tuple(kind for kind in CHILD_KINDS if kind not in {"Job", "Service"})
+"""Those of them that the operator of a site makes, or that controllers make for it."""
 _CONFLICT = 409
 
 
@@ -37,10 +48,19 @@ class KubeCluster:
         self._api = api
         self._cache = cache
         self._wrote = wrote
+        self._gangs = GangObjects(api, cache)
 
     async def children(self, job: RLJob) -> Sequence[Manifest]:
         """Every object labelled with this job that the cache has."""
         return self._cache.children(_key(job))
+
+    async def read_gangs(self, job: RLJob) -> None:
+        """Let the cache have the objects of the job's gangs, which are not watched; a site's operator has none."""
+        await self._gangs.read(job)
+
+    async def serves(self, kind: GangKind) -> bool:
+        """Ask the API server, now and then."""
+        return await self._gangs.serves(kind)
 
     async def find(self, ref: Ref) -> Manifest | None:
         """Ask the API server for its metadata: the cache has only objects with a job's label."""
@@ -51,6 +71,9 @@ class KubeCluster:
         if manifest["kind"] == "Secret":
             await self._create_secret(manifest)
             return
+        if Ref.of(manifest).kind in QUALIFIED_GANG_KINDS:
+            await self._gangs.create(manifest)
+            return
         if manifest["kind"] == "Job":
             await self._refuse_second(manifest)
         self._take(await self._applied(manifest))
@@ -59,6 +82,8 @@ class KubeCluster:
         """The same as a dry run."""
         if manifest["kind"] == "Secret":
             await self._create_secret(manifest, dry_run=True)
+        elif Ref.of(manifest).kind in QUALIFIED_GANG_KINDS:
+            await self._gangs.create(manifest, dry_run=True)
         else:
             await self._applied(manifest, dry_run=True)
 
@@ -148,6 +173,9 @@ class KubeCluster:
             # Kubernetes deletes it with its owner. A right to delete Secrets would hold for those of others, too.
             self._cache.forget(ref)
             return
+        if ref.kind in QUALIFIED_GANG_KINDS:
+            await self._gangs.delete(ref, uid)
+            return
         left = await self._delete(ref, uid)
         # Of some kinds the server returns what it has just removed: only a finalizer keeps an object there.
         if left is not None and left["metadata"].get("finalizers"):
@@ -214,33 +242,13 @@ class KubeCluster:
 
     async def event(self, job: RLJob, event: Event) -> None:
         """Record an event about the RLJob."""
-        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        message = f"{event.about}: {event.message}" if event.about else event.message
-        await self._api.create(
-            {
-                "apiVersion": "v1",
-                "kind": "Event",
-                "metadata": {
-                    "generateName": f"{job.metadata.name}.",
-                    "namespace": job.metadata.namespace,
-                },
-                "involvedObject": {
-                    "apiVersion": API_VERSION,
-                    "kind": "RLJob",
-                    "name": job.metadata.name,
-                    "namespace": job.metadata.namespace,
-                    "uid": job.metadata.uid,
-                },
-                "type": event.type,
-                "reason": event.reason,
-                "message": message[:1024],
-                "source": {"component": _COMPONENT},
-                "reportingComponent": _COMPONENT,
-                "firstTimestamp": now,
-                "lastTimestamp": now,
-                "count": 1,
-            }
-        )
+        await self._api.create(event_manifest(job, event, datetime.now(UTC)))
+
+    async def event_of(self, key: JobKey, event: Event) -> None:
+        """Record an event about the RLJob of that name, if there is one; one that is refused is passed over."""
+        if (manifest := self._cache.job(key)) is not None:
+            with suppress(ApiError):  # the namespace may be in deletion
+                await self.event(job_of(manifest), event)
 
     async def changed(self) -> None:
         """Not used: watches mark the jobs that need a reconcile.
@@ -252,17 +260,20 @@ class KubeCluster:
 
     # ------------------------------------------------------------------------------------------ Kubernetes only
 
-    def doubt_secrets(self, job: RLJob) -> None:
-        """Make the next reconcile create the job's Secrets again, as somebody may have deleted one unseen."""
+    def doubt_unwatched(self, job: RLJob) -> None:
+        """Make the next reconcile create the job's Secrets again, as somebody may have deleted one unseen.
+
+        And look for the objects of its gangs again.
+        """
         self._cache.forget_kind(_key(job), "Secret")
+        self._gangs.doubt(job)
 
     async def set_finalizers(self, job: RLJob, finalizers: Sequence[str]) -> None:
         """Replace the RLJob's finalizers, unless the object has changed since it was read (409)."""
         manifest = self._cache.job(_key(job))
         version = manifest["metadata"]["resourceVersion"] if manifest is not None else None
-        ref = Ref("RLJob", job.metadata.namespace, job.metadata.name)
         body = {"metadata": {"finalizers": list(finalizers), "resourceVersion": version}}
-        left = await self._api.patch(ref, body)
+        left = await self._api.patch(Ref("RLJob", job.metadata.namespace, job.metadata.name), body)
         if left is not None:
             self._take(left)
 
@@ -274,17 +285,12 @@ def job_of(manifest: Manifest) -> RLJob:
         SpecError: this version of the operator cannot read it; names the first field that is wrong.
     """
     metadata = {f: manifest["metadata"][f] for f in ("name", "namespace", "uid", "generation")}
-    body = {
-        "apiVersion": manifest["apiVersion"],
-        "kind": manifest["kind"],
-        "metadata": metadata,
-        "spec": manifest["spec"],
-    }
+    body = {**{f: manifest[f] for f in ("apiVersion", "kind", "spec")}, "metadata": metadata}
     try:
         return RLJob.model_validate(body, by_alias=True, by_name=False)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise SpecError(".".join(map(str, first["loc"])), first["msg"]) from error
+        wrong = error.errors(include_url=False)[0]
+        raise SpecError(dotted(location(wrong)), advice(RLJob, body, wrong)) from error
 
 
 def _key(job: RLJob) -> JobKey:

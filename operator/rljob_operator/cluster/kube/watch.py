@@ -1,15 +1,15 @@
-"""`ChildWatches` lists each kind of child object once and then watches it for as long as the operator runs.
+"""`KindWatch` lists one kind of object once and then watches it; `ChildWatches` does so with all kinds of children.
 
-kopf does not watch the children, because a job of ten pods makes a hundred events, and all that an event has to do is
-to update the cache and to mark its job for a reconcile. After a watch was interrupted for so long that the API server
-no longer knows its resource version, `ChildWatches` lists again and reports the objects that were deleted meanwhile.
+kopf does not watch them, because a job of ten pods makes a hundred events, and all that an event has to do is to update
+a cache and to mark jobs for a reconcile. After a watch was interrupted for so long that the API server no longer knows
+its resource version, `KindWatch` lists again and reports the objects that were deleted meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 
 from rljob_operator.backoff import Backoff
 from rljob_operator.cluster.kube.api import KubeApi
@@ -23,7 +23,96 @@ from rljob_operator.names import LABEL_JOB
 log = logging.getLogger(__name__)
 
 _GONE = 410
+_REFUSED = {403, 404}
 _BACKOFF = Backoff(first=0.2, last=10.0)
+
+
+class KindWatch:
+    """The objects of one kind in one namespace, or, with `""`, in all of them.
+
+    Args:
+        api: lists and watches.
+        selector: of labels; empty for every object.
+        seen: called with each event's type and object.
+        unlisted: called after each list but the first, with the addresses of the objects in it and its version;
+            returns the objects that are known and missing from it, which are reported as deleted.
+        failed: called when the API server refuses to list or watch, or does not answer.
+        backoff: delays between attempts.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        kind: str,
+        namespace: str,
+        *,
+        selector: str,
+        seen: Callable[[str, Manifest], None],
+        unlisted: Callable[[Set[Ref], str], Iterable[Manifest]],
+        failed: Callable[[ApiError], None],
+        backoff: Backoff = _BACKOFF,
+    ) -> None:
+        self._api = api
+        self._kind = kind
+        self._namespace = namespace
+        self._selector = selector
+        self._seen = seen
+        self._unlisted = unlisted
+        self._failed = failed
+        self._backoff = backoff
+        self._version = ""
+
+    async def read(self, take: Callable[[Manifest], object]) -> None:
+        """List all objects, without calling `seen`.
+
+        Raises:
+            ApiError: they cannot be listed.
+        """
+        await self._list(take)
+
+    async def _list(self, take: Callable[[Manifest], object]) -> tuple[set[Ref], str]:
+        there: set[Ref] = set()
+        version = ""
+        async for page in self._api.pages(self._kind, self._namespace, self._selector):
+            version = page.version
+            for manifest in page.manifests:
+                there.add(Ref.of(manifest))
+                take(manifest)
+        self._version = version
+        return there, version
+
+    async def follow(self) -> None:
+        """Report all changes; returns only when cancelled."""
+        failures = 0
+        while True:
+            try:
+                if not self._version:
+                    await self._read_again()
+                async for event, manifest in self._api.watch(
+                    self._kind, self._namespace, self._selector, self._version
+                ):
+                    failures = 0
+                    self._version = manifest["metadata"]["resourceVersion"]
+                    if event != "BOOKMARK":
+                        self._seen(event, manifest)
+            except ApiError as error:
+                failures += 1
+                if error.status == _GONE:
+                    self._version = ""
+                else:
+                    # Only the first failure is a warning: there are many watches, and each one retries.
+                    level = logging.WARNING if failures == 1 else logging.DEBUG
+                    log.log(level, "watching %s: %s", KINDS[self._kind][1], error)
+                if error.status in _REFUSED:  # a list shows that the API server does not refuse any more
+                    self._version = ""
+                self._failed(error)
+                await asyncio.sleep(self._backoff.delay(failures))
+
+    async def _read_again(self) -> None:
+        """List again, and report as deleted what is known and the list has not."""
+        there, version = await self._list(lambda manifest: self._seen("ADDED", manifest))
+        for manifest in self._unlisted(there, version):
+            self._seen("DELETED", manifest)
 
 
 class ChildWatches:
@@ -34,6 +123,7 @@ class ChildWatches:
         cache: is asked for objects that a new list no longer has, and filled by `read`.
         namespaces: to watch; `""` is all of them.
         seen: called with each event's type and object.
+        kinds: to watch.
         unreachable: called when a watch fails because the API server does not answer.
     """
 
@@ -44,13 +134,24 @@ class ChildWatches:
         namespaces: Sequence[str],
         *,
         seen: Callable[[str, Manifest], None],
+        kinds: Sequence[str] = CHILD_KINDS,
         unreachable: Callable[[], None] = lambda: None,
     ) -> None:
-        self._api = api
         self._cache = cache
-        self._seen = seen
         self._unreachable = unreachable
-        self._versions = dict.fromkeys([(kind, place) for kind in CHILD_KINDS for place in namespaces], "")
+        self._watches = [
+            KindWatch(
+                api,
+                kind,
+                place,
+                selector=LABEL_JOB,
+                seen=seen,
+                unlisted=self._unlisted(kind, place),
+                failed=self._failed,
+            )
+            for kind in kinds
+            for place in namespaces
+        ]
 
     async def read(self) -> None:
         """Fill the cache with all children, without calling `seen`.
@@ -58,53 +159,19 @@ class ChildWatches:
         Raises:
             ApiError: a kind cannot be listed.
         """
-        for kind, namespace in self._versions:
-            async for page in self._api.pages(kind, namespace, LABEL_JOB):
-                self._versions[kind, namespace] = page.version
-                for manifest in page.manifests:
-                    self._cache.put(manifest)
+        for watch in self._watches:
+            await watch.read(self._cache.put)
         self._cache.filled = True
 
     async def run(self) -> None:
         """Watch all kinds; returns only when cancelled."""
         async with asyncio.TaskGroup() as group:
-            for kind, namespace in self._versions:
-                group.create_task(self._follow(kind, namespace))
+            for watch in self._watches:
+                group.create_task(watch.follow())
 
-    async def _follow(self, kind: str, namespace: str) -> None:
-        failures = 0
-        while True:
-            try:
-                if not self._versions[kind, namespace]:
-                    await self._read_again(kind, namespace)
-                async for event, manifest in self._api.watch(
-                    kind, namespace, LABEL_JOB, self._versions[kind, namespace]
-                ):
-                    failures = 0
-                    self._versions[kind, namespace] = manifest["metadata"]["resourceVersion"]
-                    if event != "BOOKMARK":
-                        self._seen(event, manifest)
-            except ApiError as error:
-                failures += 1
-                if error.status == _GONE:
-                    self._versions[kind, namespace] = ""
-                else:
-                    # Only the first failure is a warning: there are many watches, and each one retries.
-                    level = logging.WARNING if failures == 1 else logging.DEBUG
-                    log.log(level, "watching %s: %s", KINDS[kind][1], error)
-                if error.status == 0:
-                    self._unreachable()
-                await asyncio.sleep(_BACKOFF.delay(failures))
+    def _unlisted(self, kind: str, place: str) -> Callable[[Set[Ref], str], Iterable[Manifest]]:
+        return lambda there, version: self._cache.unlisted(kind, place, there, version)
 
-    async def _read_again(self, kind: str, namespace: str) -> None:
-        """List a kind again, and report as deleted what the cache has and the list has not."""
-        there: set[Ref] = set()
-        version = ""
-        async for page in self._api.pages(kind, namespace, LABEL_JOB):
-            version = page.version
-            for manifest in page.manifests:
-                there.add(Ref.of(manifest))
-                self._seen("ADDED", manifest)
-        for manifest in self._cache.unlisted(kind, namespace, there, version):
-            self._seen("DELETED", manifest)
-        self._versions[kind, namespace] = version
+    def _failed(self, error: ApiError) -> None:
+        if error.status == 0:
+            self._unreachable()

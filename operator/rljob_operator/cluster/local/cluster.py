@@ -15,9 +15,7 @@ forked from: `forks.py`), `pids.json` (`{pod: {role, pool, attempt, pid, restart
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,8 +25,10 @@ from typing import Self
 
 from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator.backoff import Backoff
+from rljob_operator.cluster.gang_kinds import GangKind
 from rljob_operator.cluster.local import reaper
 from rljob_operator.cluster.local.files import LocalFiles
+from rljob_operator.cluster.local.fork_server import ForkServerProcess, cluster_environment
 from rljob_operator.cluster.local.forks import Forks
 from rljob_operator.cluster.local.objects import StoredObjects
 from rljob_operator.cluster.local.pod import Launch, PodPlace, log_file, prepare, write_config_maps
@@ -62,15 +62,14 @@ class LocalCluster:
         folder: Path,
         environment: Mapping[str, str],
         *,
+        fork_server: ForkServerProcess | None = None,
         backoff: Backoff | None = None,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
         self.folder = folder.resolve()
-        programs = str(Path(sys.executable).parent)
-        self._environment = {
-            **environment,
-            "PATH": f"{programs}{os.pathsep}{environment.get('PATH', os.defpath)}",
-        }
+        self._environment = (
+            cluster_environment(environment) if fork_server is None else fork_server.environment
+        )
         self._backoff = backoff or Backoff()
         self._on_event = on_event or (lambda _: None)
         self._objects = StoredObjects()
@@ -82,14 +81,12 @@ class LocalCluster:
         self._step_again = False
         self._error: Exception | None = None
         self._reaper: asyncio.subprocess.Process | None = None
-        self._forks = Forks(self._environment, log_file(self.folder, "fork-server"))
+        self._forks = Forks(self._environment, log_file(self.folder, "fork-server"), server=fork_server)
 
     async def __aenter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
-        token = str(uuid.uuid4())
-        self._environment[reaper.TOKEN] = token
         self._reaper = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", reaper.__name__, token),
+            *(sys.executable, "-m", reaper.__name__, self._environment[reaper.TOKEN]),
             stdin=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
@@ -121,6 +118,10 @@ class LocalCluster:
                 found.append(replica_set(manifest))
             found.extend(pod_manifest(slot.pod, slot.template, manifest) for slot in workload.slots)
         return found
+
+    async def serves(self, kind: GangKind) -> bool:  # noqa: ARG002  the protocol's
+        """Nothing schedules processes."""
+        return False
 
     async def find(self, ref: Ref) -> Manifest | None:
         """The object of that name; all objects are this run's own."""
@@ -273,7 +274,7 @@ class LocalCluster:
             addresses[str(port["containerPort"])] = str(self.port(owner, port["containerPort"]))
 
         def launch() -> Launch:
-            return prepare(template, self._place(name, addresses))
+            return prepare(template, self._place(name, addresses), is_first=pod.starts == 1)
 
         def ended(end: Termination, delay: float | None) -> None:
             again = "" if delay is None else f"; starts again in {delay:g} s"

@@ -16,7 +16,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,10 +24,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rljob_core import worker_protocol
-from rljob_operator.cluster.local.execute import Process, StartAbandoned, die_with, execute
+from rljob_operator.cluster.local.execute import Process, StartAbandoned, execute
+from rljob_operator.cluster.local.fork_server import ROLE, ForkServerProcess
 from rljob_operator.cluster.local.pod import COMPLETION_INDEX, Launch
-
-_ROLE = (sys.executable, "-m", worker_protocol.MODULE)
 
 
 class Forked:
@@ -56,13 +54,16 @@ class Forks:
         environment: the variables of the fork server. A role is forked if its own differ only in rljob's, and in that
             with the index of a Job's pod, which every trainer has.
         log: file for what is said while modules are imported.
+        server: a fork server that runs already, with these variables.
     """
 
-    def __init__(self, environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], log: Path, *, server: ForkServerProcess | None = None
+    ) -> None:
         self._environment = environment
         self._log = log
         self._opening = asyncio.Lock()
-        self._server: asyncio.subprocess.Process | None = None
+        self._server = server
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._ids = count()
@@ -82,18 +83,16 @@ class Forks:
     async def close(self) -> None:
         """End the fork server, with what is left of what it has forked."""
         if self._server is not None:
-            with suppress(ProcessLookupError):
-                self._server.kill()  # it may be importing
-            await self._server.wait()
-        if self._writer is not None:
-            self._writer.close()
+            await asyncio.to_thread(self._server.end)
         if self._reading is not None:
             await self._reading
+        if self._writer is not None:
+            self._writer.close()
 
     def _can_fork(self, launch: Launch, environment: Mapping[str, str]) -> bool:
         return (
             sys.platform == "linux"
-            and launch.command[:-1] == _ROLE
+            and launch.command[:-1] == ROLE
             and _foreign(environment) == _foreign(self._environment)
         )
 
@@ -102,7 +101,7 @@ class Forks:
     ) -> Forked | None:
         """A role's process; None if the server makes none."""
         async with self._opening:
-            if self._server is None:
+            if self._reading is None:
                 await self._open()
         if self._writer is None or self._reading is None or self._reading.done():
             return None
@@ -129,18 +128,10 @@ class Forks:
         return Forked(pid.result(), code) if pid.result() else None
 
     async def _open(self) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs, self._log.open("ab") as log:
-            self._server = await asyncio.create_subprocess_exec(
-                *(*_ROLE, worker_protocol.FORK_SERVER),
-                env={**self._environment, **worker_protocol.dying_with(os.getpid())},
-                stdin=theirs.fileno(),
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=die_with(os.getpid()),
-            )
-        reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        if self._server is None:
+            self._server = ForkServerProcess(self._environment)
+        self._server.write_to(self._log)
+        reader, self._writer = await asyncio.open_unix_connection(sock=self._server.take_socket())
         self._reading = asyncio.create_task(self._read(reader), name="fork server")
 
     async def _read(self, reader: asyncio.StreamReader) -> None:

@@ -67,8 +67,11 @@ class PodPlace:
     addresses: Mapping[str, str]
 
 
-def prepare(template: Manifest, place: PodPlace) -> Launch:
+def prepare(template: Manifest, place: PodPlace, *, is_first: bool) -> Launch:
     """Write the pod's volumes, and determine how to start its process.
+
+    Args:
+        is_first: whether this is the pod's first process: an `emptyDir` lives as long as its pod.
 
     Raises:
         SpecError: the template needs something that only a real cluster has.
@@ -77,7 +80,7 @@ def prepare(template: Manifest, place: PodPlace) -> Launch:
     container = spec["containers"][0]
     home = place.folder / "pods" / place.name
     home.mkdir(parents=True, exist_ok=True)
-    mounts = _mount(spec, container, place)
+    mounts = _mount(spec, container, place, is_first=is_first)
     termination_log = home / "termination-log"
     mounts[TERMINATION_LOG] = termination_log
     environment = dict(place.environment)
@@ -134,7 +137,7 @@ def _check_volumes(spec: Manifest, container: Manifest) -> None:
             )
 
 
-def _mount(spec: Manifest, container: Manifest, place: PodPlace) -> dict[str, Path]:
+def _mount(spec: Manifest, container: Manifest, place: PodPlace, *, is_first: bool) -> dict[str, Path]:
     """Create the volumes; returns their folders by mount path."""
     volumes = {volume["name"]: volume for volume in spec.get("volumes", [])}
     _check_volumes(spec, container)
@@ -148,8 +151,9 @@ def _mount(spec: Manifest, container: Manifest, place: PodPlace) -> dict[str, Pa
         elif "emptyDir" in volume:
             if mount["mountPath"] in _SHARED_FOLDERS:
                 continue
-            # A process of the last start that was just killed may still be writing.
-            shutil.rmtree(folder, ignore_errors=True)
+            if is_first:
+                # A process of an earlier pod of this name that was just killed may still be writing.
+                shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True, exist_ok=True)
         mounts[mount["mountPath"].rstrip("/")] = folder
     return mounts

@@ -25,7 +25,6 @@ class EmulatedBatch(EngineBatch[EmulatedResponse]):
             prefill_seconds=options.time_scale * options.prefill_seconds_per_token,
             kv_tokens=options.kv_tokens,
             prefix_caching=options.prefix_caching,
-            recompute_cache=options.recompute_cache,
             preempted=self._keep,
         )
 

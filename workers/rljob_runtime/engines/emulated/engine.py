@@ -24,6 +24,7 @@ from rljob_runtime.engines.emulated.batch import EmulatedBatch
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
 from rljob_runtime.engines.emulated.response import EmulatedResponse
 from rljob_runtime.engines.events import EngineEvents, nothing_to_generate
+from rljob_runtime.engines.options import recompute_choice
 from rljob_runtime.engines.pending_swap import PendingSwap, fail_all
 
 
@@ -37,6 +38,7 @@ class EmulatedEngine:
     def __init__(self, options: EmulatedEngineOptions) -> None:
         self.slots = options.slots
         self.version = -1
+        self.recompute_cache = recompute_choice(options.recompute_cache)
         self._options = options
         self._batch = EmulatedBatch(options)
         self._swaps: deque[PendingSwap] = deque()
@@ -177,7 +179,7 @@ class EmulatedEngine:
             for response in self._batch.stop():
                 self._events.put([Stopped(id=response.id, reason="Restarted", failure=False)])
         self.version = swap.version
-        self._batch.use(swap.version)
+        self._batch.use(swap.version, recompute=self.recompute_cache is not False)
         swap.succeed()
 
     def _advance(self, steps: int) -> None:

@@ -19,6 +19,7 @@ def _create(model_path: Path, *, options: EmulatedEngineOptions, decode: Decode 
 EMULATED = EngineFactory(
     _create,
     EmulatedEngineOptions,
+    is_paced=True,
     preload=("rljob_runtime.engines.emulated.engine",),
     # Longer than any request allows, and as slow as real ones: requests still run when a check acts.
     endless_options={

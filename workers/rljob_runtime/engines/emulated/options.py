@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic.alias_generators import to_camel
@@ -80,9 +80,10 @@ class EmulatedEngineOptions(EngineOptions):
     `prefillSecondsPerToken` this makes no difference."""
     swap_seconds: _NonNegativeSeconds = 0.0
     """How long the engine stands still for new weights."""
-    recompute_cache: bool = True
+    recompute_cache: bool | Literal["Auto"] = True
     """Whether `inflight: Update` computes the caches of running trajectories again, in the first step under the new
-    weights; that takes `prefillSecondsPerToken` for each token in the cache."""
+    weights; that takes `prefillSecondsPerToken` for each token in the cache. Auto: unless that would cost more than 2 %
+    of the engine's time."""
     time_scale: _Factor = 1.0
     """What all durations are multiplied by: 0.05 runs a device twenty times as fast."""
     profile_error: _Factor = 1.0

@@ -68,6 +68,15 @@ class TorchEngine:
         self._worker.thread.start()
         await self._started
 
+    @property
+    def recompute_cache(self) -> bool | None:
+        """Whether swaps recompute the caches of what runs; see the port `CacheKeeper`."""
+        return self._worker.recompute_cache
+
+    @recompute_cache.setter
+    def recompute_cache(self, again: bool | None) -> None:
+        self._worker.recompute_cache = again
+
     def submit(self, requests: Sequence[Request]) -> None:
         """Generate these, in order."""
         self.cancel([request.id for request in requests])

@@ -9,6 +9,7 @@ from rljob_runtime.engines.factory import EngineFactory
 from rljob_runtime.engines.stops import Decode
 from rljob_runtime.engines.torch.fit import check_fit
 from rljob_runtime.engines.torch.options import TorchEngineOptions
+from rljob_runtime.model.imports import LOADING
 
 
 def _create(model_path: Path, *, options: TorchEngineOptions, decode: Decode | None) -> Engine:
@@ -22,5 +23,6 @@ TORCH = EngineFactory(
     TorchEngineOptions,
     reads_weights=True,
     check_fit=check_fit,
-    preload=("rljob_runtime.engines.torch.engine",),
+    is_paced=True,
+    preload=(*LOADING, "rljob_runtime.engines.torch.engine"),
 )

@@ -22,5 +22,6 @@ class TorchEngineOptions(EngineOptions):
     """Where to compute; null takes a GPU if there is one."""
     max_length: Annotated[int, Field(ge=2)] | None = None
     """Prompt and response together at most, in tokens; null is the model's context."""
-    recompute_cache: bool = True
-    """Whether `inflight: Update` recomputes running trajectories' KV cache under the new weights."""
+    recompute_cache: bool | Literal["Auto"] = True
+    """Whether `inflight: Update` recomputes running trajectories' KV cache under the new weights; Auto: unless that
+    would cost more than 2 % of the engine's time."""

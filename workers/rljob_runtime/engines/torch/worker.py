@@ -19,6 +19,7 @@ from rljob_core.ports import Completed, EngineEvent, Progress, Request, Stopped
 from rljob_core.spec import Inflight
 from rljob_core.trajectory import FinishReason
 from rljob_runtime.engines.events import unfit
+from rljob_runtime.engines.options import recompute_choice
 from rljob_runtime.engines.profile import StepTimes
 from rljob_runtime.engines.random_stream import draw
 from rljob_runtime.engines.stops import Decode, Mark, StopTable
@@ -43,6 +44,7 @@ class Worker:
 
     Attributes:
         version: policy version of the weights in use.
+        recompute_cache: as of the port `CacheKeeper`.
         tokens: tokens generated since the start.
         thread: the thread, to be started by the caller.
     """
@@ -59,6 +61,7 @@ class Worker:
     ) -> None:
         self.version = -1
         self.tokens = 0
+        self.recompute_cache = recompute_choice(options.recompute_cache)
         self._path = path
         self._options = options
         self._decoder = decode
@@ -169,8 +172,10 @@ class Worker:
             if self._stale:
                 self._batch.recompute(self._model)
                 self._stale = False
-            if self._batch.due:
+            if self._batch.is_due(0 if self._swaps else len(self._waiting)):
                 self._admit()
+            else:
+                self._batch.close_gaps(self._model)
             if self.running:
                 self._step()
         except Exception as error:  # an engine outlives one batch; each of its sequences says why
@@ -277,6 +282,6 @@ class Worker:
             self._flush()
         if swap.tensors is not None:
             self._model.apply(swap.tensors)
-            self._stale = self._options.recompute_cache and self.running > 0
+            self._stale = self.recompute_cache is not False and self.running > 0
         self.version = swap.version
         swap.settle(None)

@@ -21,8 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from rljob_core import worker_protocol
 from rljob_core.errors import GenerationFailed, SpecError
 from rljob_core.ports import Request
+from rljob_runtime.engines.options import recompute_choice
 from rljob_runtime.engines.stops import Decode
 from rljob_runtime.engines.streamed.engine import StreamedEngine
 from rljob_runtime.engines.streamed.request import Chunk, EngineEnded, StreamedRequest
@@ -52,6 +54,7 @@ class VllmEngine(StreamedEngine):
         self, model: ModelSettings, *, options: VllmEngineOptions, decode: Decode | None = None
     ) -> None:
         super().__init__(model, slots=options.slots, max_length=options.max_length, decode=decode)
+        self.recompute_cache = recompute_choice(options.recompute_cache)
         self._options = options
         self._llm: Any = None
         self._own_random_numbers = False  # whether vLLM's workers draw ours
@@ -133,7 +136,8 @@ class VllmEngine(StreamedEngine):
                     generation_config="vllm",
                     worker_extension_cls=EXTENSION,
                     weight_transfer_config=WeightTransferConfig(backend=TRANSFER),
-                    disable_log_stats=True,
+                    # Its metrics are in the registry that the role serves; counting takes time at each step.
+                    disable_log_stats=not os.environ.get(worker_protocol.METRICS_ADDRESS),
                 )
                 # Neither a variable nor a future has it: what outlives this frame must not keep it alive.
                 self._llm = AsyncLLM.from_engine_args(arguments)
@@ -219,7 +223,7 @@ class VllmEngine(StreamedEngine):
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         # Cached keys and values of old weights are dropped, or out of reach for requests that begin from now on.
-        forget = folder is not None and (self._options.recompute_cache or not self._scheduler.running)
+        forget = folder is not None and (self.recompute_cache is not False or not self._scheduler.running)
         await self._llm.pause_generation(mode="keep", clear_cache=forget)
         if folder is not None:
             self._salt = str(next(self._swapped))

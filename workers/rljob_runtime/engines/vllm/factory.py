@@ -18,4 +18,4 @@ def _create(model_path: Path, *, options: VllmEngineOptions, decode: Decode | No
     return VllmEngine(model_settings(model_path), options=options, decode=decode)
 
 
-VLLM = EngineFactory(_create, VllmEngineOptions, reads_weights=True, check_fit=check_fit)
+VLLM = EngineFactory(_create, VllmEngineOptions, reads_weights=True, check_fit=check_fit, is_paced=True)

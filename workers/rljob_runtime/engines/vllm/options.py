@@ -30,8 +30,9 @@ class VllmEngineOptions(EngineOptions):
     """KV cache of each worker; null is what `gpuMemoryUtilization` leaves on a GPU, and 1 GiB on a CPU."""
     prefix_caching: bool = True
     """Whether what prompts have in common is computed once; forgotten whenever weights change."""
-    recompute_cache: bool = True
-    """Whether `inflight: Update` recomputes running trajectories' KV cache under the new weights."""
+    recompute_cache: bool | Literal["Auto"] = True
+    """Whether `inflight: Update` recomputes running trajectories' KV cache under the new weights; Auto: unless that
+    would cost more than 2 % of the engine's time."""
     enforce_eager: bool | None = None
     """Whether to do without compilation and CUDA graphs: a quicker start, slower steps; null: on a CPU only."""
     quantization: str | None = None

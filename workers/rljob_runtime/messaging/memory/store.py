@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 
 from rljob_core.errors import Fenced, StoreFull, StoreUnavailable, StreamCut
+from rljob_core.messages import MARK_HEADER, SITE_SIGNALS, site_mark
 from rljob_core.ports import (
     MESSAGE_ID,
     NEWEST_ONLY,
@@ -19,6 +21,8 @@ from rljob_core.ports import (
     Message,
     first_sequence,
 )
+from rljob_core.site_border import SOURCE
+from rljob_core.site_streams import MARKED
 from rljob_runtime.messaging.memory.changes import matches
 from rljob_runtime.messaging.memory.queue import MemoryQueue
 from rljob_runtime.messaging.memory.streams import Consumer, StoredStream
@@ -163,6 +167,11 @@ class MemoryStore:
         """How many bytes a channel may hold; 0 if it has no limit."""
         return self._stream(channel).limit or 0
 
+    async def filled(self, channel: Channel) -> tuple[int, int]:
+        """How many bytes a channel holds, and how many it may hold; 0 if it has no limit."""
+        stream = self._stream(channel)
+        return stream.size, stream.limit or 0
+
     async def read(
         self, channel: Channel, suffix: str = ">", *, start: int = 1, headers_only: bool = False
     ) -> AsyncGenerator[Sequence[Message], None]:
@@ -216,6 +225,11 @@ class MemoryStore:
         stream = self._stream(channel)
         return [stream.get(sequence) for sequence in sequences]
 
+    async def newest(self, channel: Channel, suffixes: Sequence[str]) -> list[Message | None]:
+        """The newest message of each suffix; None for one that has none."""
+        stream = self._stream(channel)
+        return [stream.newest(suffix) for suffix in suffixes]
+
     async def suffixes(self, channel: Channel, pattern: str) -> dict[str, int]:
         """The suffixes under a pattern that have messages, and how many."""
         found = (m.suffix for m in self._stream(channel).since(1))
@@ -230,9 +244,25 @@ class MemoryStore:
         stream = self._stream(channel)
         stream.remove([m.sequence for m in stream.since(1) if matches(suffix, m.suffix)])
 
+    async def supersede(self, channel: Channel, suffix: str) -> None:
+        """Delete all messages of a suffix; an empty one takes their place."""
+        await self.purge(channel, suffix)
+        await self.publish(channel, suffix, b"")
+
     async def put_signal(self, key: str, value: bytes) -> None:
         """Set a key of the signal bucket."""
         self._open_job().signals.add(key, value, {})
+
+    async def put_site_beat(self, site: str, value: bytes) -> None:
+        """Set the key of a site: all sites are here."""
+        await self.put_signal(f"{SITE_SIGNALS}{site}", value)
+
+    async def put_site_mark(self, site: str, value: str) -> None:
+        """Store a mark behind payloads and progress: all sites are here."""
+        for channel in MARKED:
+            headers = {MARK_HEADER: value, SOURCE: f"site 1 > > to.{site}.mark.{channel.value}"}
+            with suppress(StoreFull):
+                await self.publish(channel, site_mark(site), b"", headers=headers)
 
     async def delete_signal(self, key: str) -> None:
         """Remove a key of the signal bucket."""

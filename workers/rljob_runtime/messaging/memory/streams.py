@@ -66,6 +66,11 @@ class StoredStream:
     def __len__(self) -> int:
         return len(self._messages)
 
+    @property
+    def size(self) -> int:
+        """Bytes of all messages."""
+        return self._size
+
     def get(self, sequence: int) -> Message | None:
         """The message at a sequence."""
         return self._messages.get(sequence)

@@ -230,10 +230,12 @@ class Connection:
                 raise
             return None
 
-    def send(self, subject: str, data: bytes, reply: str = "") -> None:
+    def send(
+        self, subject: str, data: bytes, reply: str = "", *, headers: Mapping[str, str] | None = None
+    ) -> None:
         """Send a message without an answer; it is lost if the connection is lost."""
         with contextlib.suppress(nats.errors.Error):
-            self._client.post(subject, data, reply=reply)
+            self._client.post(subject, data, reply=reply, headers=headers)
 
     async def subscribe(self, handler: Callable[[Received], None]) -> tuple[str, Subscription]:
         """Subscribe to a new subject; `handler` receives what is published to `<subject>.<any token>`."""

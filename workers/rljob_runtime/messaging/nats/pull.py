@@ -11,10 +11,12 @@ import json
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rljob_core.ports import MESSAGE_ID, Message
 from rljob_core.queue_definitions import needs_memory
+from rljob_core.site_border import SOURCE
 from rljob_runtime.messaging.nats.answers import Interrupted, JetStreamError
 from rljob_runtime.messaging.nats.client import Received, received
 from rljob_runtime.messaging.nats.connection import Connection
@@ -120,8 +122,11 @@ class Origin:
         return cls(tokens[first], *map(int, tokens[first + 1 : first + 5]))
 
 
+_KEPT = frozenset({MESSAGE_ID, SOURCE})
+
+
 def message_of(arrived: Received, *, suffix: str, sequence: int, headers_only: bool = False) -> Message:
-    """A stored message, without JetStream's own headers except for the message id.
+    """A stored message, without JetStream's own headers except for its id, and for where a stream has it from.
 
     Args:
         arrived: the message.
@@ -136,10 +141,9 @@ def message_of(arrived: Received, *, suffix: str, sequence: int, headers_only: b
         sequence=sequence,
         suffix=suffix,
         data=b"" if headers_only else arrived.data,
-        headers={
-            key: value for key, value in headers.items() if not key.startswith("Nats-") or key == MESSAGE_ID
-        },
+        headers={key: value for key, value in headers.items() if not key.startswith("Nats-") or key in _KEPT},
         size=len(arrived.data) if size is None else size,
+        stored=headers.get("Nats-Time-Stamp", ""),
     )
 
 
@@ -161,6 +165,24 @@ async def get_from_leader(
     """
     answer = await connection.find(f"STREAM.MSG.GET.{stream}", which, absent=_NO_MESSAGE, repeated=True)
     return None if answer is None else (received(answer["message"]), int(answer["message"]["seq"]))
+
+
+async def count_messages(connection: Connection, stream: str, pattern: str) -> dict[str, int]:
+    """The subjects under a pattern that have messages in a stream, and how many.
+
+    Raises:
+        StoreUnavailable: the server does not answer.
+    """
+    found: dict[str, int] = {}
+    total = 1
+    while len(found) < total:
+        body = {"subjects_filter": pattern, "offset": len(found)}
+        page = await connection.retried(partial(connection.call, f"STREAM.INFO.{stream}", body))
+        counts = page["state"].get("subjects") or {}
+        # More than 100,000 come in pages.
+        total = int(page.get("total", 0)) if counts else 0
+        found |= counts
+    return found
 
 
 async def create_consumer(connection: Connection, stream: str, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -34,6 +35,8 @@ def render_config(
     file_bytes: int = 1 << 40,
     memory_bytes: int = 256 << 20,
     sync_interval: str = SYNC_INTERVAL,
+    domain: str = "",
+    more: Sequence[str] = (),
 ) -> str:
     """The configuration file's text.
 
@@ -44,6 +47,8 @@ def render_config(
         file_bytes: limits of all streams together; the server refuses to create one past it, so it is generous.
         memory_bytes: consumers' state that is kept in memory.
         sync_interval: a duration, or `always` for a sync before every acknowledgement.
+        domain: JetStream domain of the server, by which others name its streams; empty for a server without leafnodes.
+        more: further lines of the configuration (`leafnodes`).
     """
     lines = [
         "host: 127.0.0.1",
@@ -56,7 +61,9 @@ def render_config(
         f"  max_file_store: {file_bytes}",
         f"  max_memory_store: {memory_bytes}",
         f"  sync_interval: {json.dumps(sync_interval)}",
+        *([f"  domain: {json.dumps(domain)}"] if domain else []),
         "}",
+        *more,
     ]
     return "\n".join(lines) + "\n"
 

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from rljob_core.errors import StoreFull, StreamCut
 from rljob_core.ports import MESSAGE_ID, UNLIMITED_ROOM
+from rljob_core.site_border import is_forged_signal
 from rljob_runtime.messaging.nats.answers import JetStreamError, parsed
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.publisher import is_full
@@ -25,6 +26,7 @@ class SignalBucket:
     def __init__(self, connection: Connection, streams: ConfiguredStreams) -> None:
         self._connection = connection
         self._streams = streams
+        self._forged = 0
 
     async def put(self, key: str, value: bytes) -> None:
         """Set a key."""
@@ -75,6 +77,13 @@ class SignalBucket:
             try:
                 async for batch in batches:
                     for message in batch:
+                        if is_forged_signal(self._streams, message.suffix, message.headers):
+                            self._forged += 1
+                            if self._forged == 1:
+                                log.warning(
+                                    "%s: a site has set %s, which is left out", subject, message.suffix
+                                )
+                            continue
                         yield message.suffix, None if _OPERATION in message.headers else message.data
             except StreamCut as cut:
                 log.warning("%s", cut)

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 from uuid import uuid4
 
 from rljob_core.errors import StoreUnavailable
+from rljob_core.messages import MARK_HEADER
 from rljob_core.ports import SINGLE_READER, Channel, Message, first_sequence
 from rljob_core.queue_definitions import SharedQueue
+from rljob_core.site_streams import MARKED
 from rljob_core.stream_definitions import DUPLICATE_WINDOW
-from rljob_runtime.messaging.nats.answers import NO_CONSUMER
+from rljob_runtime.messaging.nats.answers import NO_CONSUMER, JetStreamError
 from rljob_runtime.messaging.nats.client import Received
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.own_queue import OwnQueue
 from rljob_runtime.messaging.nats.publisher import Publisher
-from rljob_runtime.messaging.nats.pull import get_from_leader, message_of
+from rljob_runtime.messaging.nats.pull import count_messages, get_from_leader, message_of
 from rljob_runtime.messaging.nats.queue import NatsQueue
 from rljob_runtime.messaging.nats.reader import read_in_order
 from rljob_runtime.messaging.nats.signals import SignalBucket
-from rljob_runtime.messaging.nats.stream_changes import create_stream, enlarge_stream
+from rljob_runtime.messaging.nats.stream_changes import create_stream, enlarge_stream, is_absent
 from rljob_runtime.messaging.nats.streams import TRAJECTORY_BYTES, ConfiguredStreams
 from rljob_runtime.messaging.nats.window import Window
 
 #: Messages asked for at once: of unknown size, but at most `max_payload` (1 MB) each, where 64 MB are cut off.
 _GET_WINDOW = 32
+_REPLACES = {"Nats-Rollup": "sub"}
+_NOT_PERMITTED = 10111
 
 
 class NatsStore:
@@ -141,11 +146,19 @@ class NatsStore:
         change = partial(enlarge_stream, self._connection, stream, size, allowed=self._create)
         await self._connection.retried(change)
 
+    async def exists(self, channel: Channel) -> bool:
+        """Whether somebody has created the stream of a channel; every other request waits until it is so."""
+        return not await is_absent(self._connection, self._streams.stream(channel))
+
     async def limit(self, channel: Channel) -> int:
         """How many bytes a channel may hold; 0 if it has no limit."""
+        return (await self.filled(channel))[1]
+
+    async def filled(self, channel: Channel) -> tuple[int, int]:
+        """How many bytes a channel holds, and how many it may hold; 0 if it has no limit."""
         subject = f"STREAM.INFO.{self._streams.stream(channel)}"
         info = await self._connection.retried(lambda: self._connection.call(subject, {}))
-        return max(int(info["config"]["max_bytes"]), 0)
+        return int(info["state"]["bytes"]), max(int(info["config"]["max_bytes"]), 0)
 
     async def delete(self, channel: Channel, sequences: Sequence[int]) -> None:
         """Delete messages; those that are gone are passed over."""
@@ -164,6 +177,16 @@ class NatsStore:
         which = {"filter": self._streams.subject_of(channel, suffix)}
         subject = f"STREAM.PURGE.{self._streams.stream(channel)}"
         await self._connection.retried(lambda: self._connection.call(subject, which))
+
+    async def supersede(self, channel: Channel, suffix: str) -> None:
+        """Delete all messages of a suffix, here and in every copy; an empty one takes their place."""
+        try:
+            await self.publish(channel, suffix, b"", headers=_REPLACES)
+        except StoreUnavailable as error:
+            refusal = error.__cause__
+            if not isinstance(refusal, JetStreamError) or refusal.err_code != _NOT_PERMITTED:
+                raise
+            await self.purge(channel, suffix)  # a stream of an earlier release, which has no copies
 
     async def begin_at(self, channel: Channel, sequence: int) -> None:
         """Let the next message of a channel that holds none get this sequence, if it would get a lower one."""
@@ -205,21 +228,28 @@ class NatsStore:
 
     async def get(self, channel: Channel, sequences: Sequence[int]) -> list[Message | None]:
         """Messages by sequence; None for one that is gone."""
+        return await self._find(channel, [b'{"seq":%d}' % sequence for sequence in sequences])
+
+    async def newest(self, channel: Channel, suffixes: Sequence[str]) -> list[Message | None]:
+        """The newest message of each suffix; None for one that has none."""
+        subjects = [self._streams.subject_of(channel, suffix) for suffix in suffixes]
+        return await self._find(channel, [json.dumps({"last_by_subj": name}).encode() for name in subjects])
+
+    async def _find(self, channel: Channel, bodies: Sequence[bytes]) -> list[Message | None]:
+        """The messages that JetStream gives for these requests; None for one that is not there."""
         subject = f"$JS.API.DIRECT.GET.{self._streams.stream(channel)}"
-        bodies = [b'{"seq":%d}' % sequence for sequence in sequences]
         answers = await self._connection.requests(subject, bodies, window=_GET_WINDOW)
-        found = {n: self._stored(channel, answer) for n, answer in zip(sequences, answers, strict=True)}
+        found = [self._stored(channel, answer) for answer in answers]
         # Any replica of the stream may have answered, also one that is behind the others; the leader is not.
-        missing = [sequence for sequence, message in found.items() if message is None]
+        missing = [place for place, message in enumerate(found) if message is None]
         for first in range(0, len(missing), _GET_WINDOW):
             some = missing[first : first + _GET_WINDOW]
-            found |= zip(
-                some, await asyncio.gather(*(self._get_from_leader(channel, n) for n in some)), strict=True
+            asked = await asyncio.gather(
+                *(self._ask_leader(channel, json.loads(bodies[place])) for place in some)
             )
-        return [found[sequence] for sequence in sequences]
-
-    async def _get_from_leader(self, channel: Channel, sequence: int) -> Message | None:
-        return await self._ask_leader(channel, {"seq": sequence})
+            for place, message in zip(some, asked, strict=True):
+                found[place] = message
+        return found
 
     async def _ask_leader(self, channel: Channel, which: Mapping[str, Any]) -> Message | None:
         """A message as the server that leads the stream has it: slower than `DIRECT.GET`, which any replica answers."""
@@ -238,19 +268,10 @@ class NatsStore:
 
     async def suffixes(self, channel: Channel, pattern: str) -> dict[str, int]:
         """The suffixes under a pattern that have messages, and how many."""
-        stream, subject = self._streams.stream(channel), self._streams.subject_of(channel, pattern)
-        found: dict[str, int] = {}
-        total = 1
-        while len(found) < total:
-            body = {"subjects_filter": subject, "offset": len(found)}
-            page = await self._connection.retried(
-                partial(self._connection.call, f"STREAM.INFO.{stream}", body)
-            )
-            counts = page["state"].get("subjects") or {}
-            # More than 100,000 come in pages.
-            total = int(page.get("total", 0)) if counts else 0
-            found |= {self._streams.suffix_of(channel, name): count for name, count in counts.items()}
-        return found
+        counts = await count_messages(
+            self._connection, self._streams.stream(channel), self._streams.subject_of(channel, pattern)
+        )
+        return {self._streams.suffix_of(channel, name): count for name, count in counts.items()}
 
     def _stored(self, channel: Channel, answer: Received) -> Message | None:
         headers = answer.headers or {}
@@ -295,6 +316,16 @@ class NatsStore:
     async def put_signal(self, key: str, value: bytes) -> None:
         """Set a key of the signal bucket."""
         await self._signals.put(key, value)
+
+    async def put_site_beat(self, site: str, value: bytes) -> None:
+        """Send a value by way of a site, whose server alone stores it."""
+        self._connection.send(self._streams.beat_subject(site), value)
+
+    async def put_site_mark(self, site: str, value: str) -> None:
+        """Send a mark by way of a site, whose server stores it behind payloads and progress."""
+        for channel in MARKED:
+            subject = self._streams.mark_subject(site, channel)
+            self._connection.send(subject, b"", headers={MARK_HEADER: value})
 
     async def delete_signal(self, key: str) -> None:
         """Remove a key of the signal bucket."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
+
 from rljob_core.errors import StoreFull, StoreUnavailable
 from rljob_core.stream_definitions import Definition, missing_settings
 from rljob_runtime.messaging.nats.answers import JetStreamError
@@ -11,7 +14,19 @@ from rljob_runtime.messaging.nats.publisher import NO_STORAGE
 #: Limits of the server, of the account, and of one stream of an account.
 _NO_ROOM = (*NO_STORAGE, 10028, 10122)
 _STREAM_EXISTS = 10058
+_NO_STREAM = 10059
 _NO_CLUSTER = 10074
+
+
+async def is_absent(connection: Connection, stream: str) -> bool:
+    """Whether a stream does not exist; any other request about it would be repeated until it does.
+
+    Raises:
+        StoreUnavailable: the server does not say.
+    """
+    answer = await connection.retried(partial(connection.request, f"$JS.API.STREAM.INFO.{stream}", b"{}"))
+    error: dict[str, object] = json.loads(answer.data).get("error", {})
+    return error.get("err_code") == _NO_STREAM
 
 
 async def create_stream(connection: Connection, definition: Definition) -> None:

@@ -44,9 +44,13 @@ from rljob_core.messages import (
     EngineWorkBatch,
     Generate,
     MicroBatch,
+    site_mark,
+    work_suffix,
 )
 from rljob_core.messages.limits import MESSAGE_BYTES
 from rljob_core.ports import Channel, MessageStore
+from rljob_core.site_actions import FindMark, MarkFound, SendMark
+from rljob_core.site_border import is_forged_mark
 from rljob_core.trajectory import is_evaluation
 from rljob_core.words import error_in_words
 from rljob_runtime.messaging.announce import publish_metrics, publish_version
@@ -54,6 +58,9 @@ from rljob_runtime.messaging.progress import ProgressStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.messaging.waiting_publisher import retry_while_full
 from rljob_runtime.roles.coordinator.length_predictions import AsksLengths
+from rljob_runtime.roles.coordinator.site_log import SiteLog
+from rljob_runtime.roles.coordinator.token_counts import count_bytes
+from rljob_runtime.roles.coordinator.worker_messages import own_number
 
 #: Bytes of one message of engine work at most, unless it has one item only; and what an item takes besides its text.
 WORK_BYTES, ITEM_BYTES = 400_000, 300
@@ -67,11 +74,6 @@ _FULL_SECONDS = 60.0
 """How long a full stream of work is waited for: the operator looks every ten seconds whether it can be enlarged."""
 
 log = logging.getLogger(__name__)
-
-
-def count_bytes(text: str) -> int:
-    """At least as many as the tokens of a text, of any tokenizer that adds few special ones."""
-    return len(text.encode()) + 16
 
 
 class ActionRunner:
@@ -109,6 +111,7 @@ class ActionRunner:
         self._instance = instance
         self._logged = (0, 0)
         """Bytes that were asked for and that there are, when it was last logged that there are too few."""
+        self._site_log = SiteLog()
 
     async def run(self, actions: Sequence[Action], *, epoch: int, ledger: str) -> None:
         """Carry out actions: in order for each receiver, concurrently for different receivers.
@@ -132,7 +135,7 @@ class ActionRunner:
             case SendToEngine():
                 for items in _messages(await self._with_texts(action.items)):
                     data = ENGINE_WORK.dump_json(EngineWorkBatch(epoch, items))
-                    await self._publish(Channel.WORK, f"engine.{action.engine}", data)
+                    await self._publish(Channel.WORK, work_suffix(action.engine, site=action.site), data)
             case SendToTrainer():
                 work = action.message
                 data = TRAINER_WORK.dump_json(
@@ -154,6 +157,10 @@ class ActionRunner:
             case FindProgress():
                 wanted = zip(action.trajectories, action.attempts, strict=True)
                 await asyncio.gather(*(self._find_progress(*one) for one in wanted))
+            case SendMark():
+                await store.put_site_mark(action.site, f"{self._instance}/{action.number}")
+            case FindMark():
+                await self._find_mark(action.site)
             case ListProgress():
                 await self._observe(ProgressListed(await self._progress.trajectories()))
             case DropProgress():
@@ -161,9 +168,10 @@ class ActionRunner:
             case CheckRewards():
                 await self._check_rewards(action.number)
             case RetireEngine():
-                await store.purge(Channel.WORK, f"engine.{action.engine}")
+                await store.purge(Channel.WORK, work_suffix(action.engine, site=action.site))
                 await store.delete_signal(ENGINE_SIGNALS + action.engine)
             case PublishMetrics():
+                self._site_log.take(action.metrics)
                 await publish_metrics(store, action)
 
     async def _publish(self, channel: Channel, suffix: str, data: bytes) -> None:
@@ -172,6 +180,13 @@ class ActionRunner:
 
     async def _find_progress(self, trajectory: str, attempt: int) -> None:
         await self._observe(ProgressFound(trajectory, attempt, await self._progress.newest(trajectory)))
+
+    async def _find_mark(self, site: str) -> None:
+        mark = await self._store.last(Channel.PROGRESS, site_mark(site))
+        value = ""
+        if mark is not None and not is_forged_mark(site, mark.headers):
+            value = mark.headers.get(MARK_HEADER, "")
+        await self._observe(MarkFound(site, own_number(value, self._instance)))
 
     async def _measure(self, wanted: MeasurePrompts) -> None:
         tokens, unsendable = [], {}

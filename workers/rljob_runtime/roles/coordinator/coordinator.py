@@ -27,12 +27,16 @@ from rljob_core.spec import RLJobSpec
 from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.messaging.progress import ProgressStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
-from rljob_runtime.roles.coordinator.actions import ActionRunner, CountTokens, Render, count_bytes
+from rljob_runtime.roles.coordinator.actions import ActionRunner, CountTokens, Render
+from rljob_runtime.roles.coordinator.coordination_metrics import CoordinationMetrics
 from rljob_runtime.roles.coordinator.inputs import CoordinatorInputs
 from rljob_runtime.roles.coordinator.length_predictions import ConnectLengths, LengthPredictions
+from rljob_runtime.roles.coordinator.token_counts import count_bytes
 from rljob_runtime.roles.decision_log import DecisionLog
 from rljob_runtime.roles.pipeline_updates import make_room
 from rljob_runtime.roles.recovery_sources import read_stores
+from rljob_runtime.telemetry.otlp import TraceExport
+from rljob_runtime.telemetry.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +55,11 @@ class Coordinator:
         count_tokens: CountTokens = count_bytes,
         prefetch: float = 0.25,
         changes: AsyncIterator[RLJobSpec] | None = None,
+        lost_sites: AsyncIterator[tuple[str, ...]] | None = None,
         decisions: DecisionLog | None = None,
         lengths: ConnectLengths | None = None,
+        recorder: Recorder | None = None,
+        traces: TraceExport | None = None,
     ) -> None:
         """
         Args:
@@ -64,7 +71,10 @@ class Coordinator:
             instance: name of this coordinator, unique among all that the job ever has.
             prefetch: share of an engine's slots for which it is sent work ahead of time.
             changes: new values of the spec while the job runs.
+            lost_sites: the sites that are lost, each time that they change.
             lengths: connects the predictor of lengths; None for the one that the spec names, in a thread.
+            recorder: takes the metrics.
+            traces: takes what trajectories went through; None to trace none.
             decisions: the file that records all observations and decisions for `rljob replay`; None to record none.
         """
         self._config = config
@@ -75,9 +85,19 @@ class Coordinator:
         self._planner = Planner(config, prefetch=prefetch)
         self._ledger = Ledger(store, job=config.uid, instance=instance)
         self._decisions = decisions
+        self._metrics = CoordinationMetrics(recorder)
+        self._traces = traces
         max_tokens = config.spec.rollout.sampling.max_tokens
         trajectories = TrajectoryStore(store, max_tokens=max_tokens)
-        self._inputs = CoordinatorInputs(config, store, trajectories, instance=instance, changes=changes)
+        self._inputs = CoordinatorInputs(
+            config,
+            store,
+            trajectories,
+            instance=instance,
+            changes=changes,
+            sites=lambda: self._planner.context.sites.links,
+            lost_sites=lost_sites,
+        )
         self._actions = ActionRunner(
             store,
             trajectories,
@@ -105,6 +125,7 @@ class Coordinator:
         await self._claim_epoch()
         ready()
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._metrics.follow_streams(self._store))
             for reader in self._inputs.readers:
                 group.create_task(reader())
             while True:
@@ -125,6 +146,7 @@ class Coordinator:
         spec = spec_change.spec_in_force(config.spec)
         await self._ledger.claim(state.writer, (*claimed.records, spec))
         self._inputs.claimed(state.writer.number)
+        self._metrics.claimed(self._planner)
         # Not before the claim: from then on no earlier coordinator can commit, so the stores hold all its commits.
         found = await read_stores(self._store, self._weights, state.version)
         limit = await self._store.limit(Channel.TRAJECTORIES)
@@ -153,7 +175,8 @@ class Coordinator:
     async def _decide(self, observations: Sequence[Observation]) -> None:
         now = asyncio.get_running_loop().time()
         try:
-            decision = self._planner.decide(observations, now)
+            with self._metrics.deciding():
+                decision = self._planner.decide(observations, now)
         except Fenced as error:
             if self._decisions is not None:
                 self._decisions.end(observations, now, str(error))
@@ -162,5 +185,9 @@ class Coordinator:
             self._decisions.write(observations, now, decision)
         if decision.records or decision.actions:
             # Also without records: only the coordinator that can append may delete, announce or send.
-            await self._ledger.append(self._planner.state.writer, decision.records)
+            with self._metrics.appending(decision):
+                await self._ledger.append(self._planner.state.writer, decision.records)
+        self._metrics.decided(observations, decision, self._planner)
+        if self._traces is not None:
+            self._traces.take(decision.records, decision.actions)
         await self._actions.run(decision.actions, epoch=self._planner.epoch, ledger=self._ledger.digest)

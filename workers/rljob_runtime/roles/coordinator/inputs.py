@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
 from rljob_core.actions import (
+    EngineDrained,
     Observation,
     OwnHeartbeat,
     PayloadAbsent,
@@ -27,13 +28,16 @@ from rljob_core.messages import (
     ENGINE_SIGNALS,
     MARK,
     MARK_HEADER,
+    SITE_SIGNALS,
 )
 from rljob_core.ports import Channel, Delivery, MessageStore
+from rljob_core.site_actions import SiteHeartbeat, SiteMarkSeen, SitesLost
 from rljob_core.spec import PipelineSpec, RLJobSpec
 from rljob_runtime.messaging.announce import HEARTBEAT_SECONDS
+from rljob_runtime.messaging.payload_index import Absence, EndOfPayloads, SiteMark, StreamItem
 from rljob_runtime.messaging.reward_results import decode_results
-from rljob_runtime.messaging.trajectories import Absence, LocatedSummary, TrajectoryStore
-from rljob_runtime.roles.coordinator.worker_messages import WorkerMessages
+from rljob_runtime.messaging.trajectories import TrajectoryStore
+from rljob_runtime.roles.coordinator.worker_messages import WorkerMessages, own_number
 from rljob_runtime.roles.pipeline_updates import apply_changes
 
 log = logging.getLogger(__name__)
@@ -51,8 +55,10 @@ class CoordinatorInputs:
         config: of the job.
         store: the job's streams, open.
         trajectories: over `store`; what its `summaries` reads here, its `delete` needs later.
-        instance: name of this coordinator, which marks its own heartbeats and reward checks.
+        instance: name of this coordinator, which marks its own heartbeats, reward checks and marks.
         changes: new values of the spec while the job runs; None if it never changes.
+        sites: returns the sites by way of which heartbeats are sent.
+        lost_sites: the sites that are lost, each time that they change; None if no site can be.
     """
 
     def __init__(
@@ -63,12 +69,18 @@ class CoordinatorInputs:
         *,
         instance: str,
         changes: AsyncIterator[RLJobSpec] | None,
+        sites: Callable[[], Iterable[str]] = tuple,
+        lost_sites: AsyncIterator[tuple[str, ...]] | None = None,
     ) -> None:
         self._config = config
         self._store = store
         self._trajectories = trajectories
         self._instance = instance
         self._changes = changes
+        self._sites = sites
+        self._heartbeats = 0
+        """Own heartbeats that have come back."""
+        self._lost_sites = lost_sites
         self._worker_messages = WorkerMessages()
         self._inbox: asyncio.Queue[tuple[Observation, Delivery | None]] = asyncio.Queue()
         self.retry_pipeline = False
@@ -103,22 +115,21 @@ class CoordinatorInputs:
             self._read_events,
             self._send_heartbeats,
             self._read_changes,
+            self._read_lost_sites,
         )
 
     async def _read_payloads(self) -> None:
         # From the oldest message that is stored: after a restart, payloads that survived are counted again.
         async for located in self._trajectories.summaries():
             for sequence, found in groupby(located, key=lambda found: found.sequence):
-                await self.put(_payload(sequence, list(found)))
+                await self.put(_payload(sequence, list(found), self._instance))
 
     async def _read_rewards(self) -> None:
         async for messages in self._store.read(Channel.REWARDS):
             for message in messages:
                 if message.suffix == MARK:
-                    instance, _, number = message.headers.get(MARK_HEADER, "").rpartition("/")
                     # Another coordinator's mark completes no check of this one.
-                    mine = instance == self._instance and number.isdecimal() and len(number) < 16
-                    check = int(number) if mine else 0
+                    check = own_number(message.headers.get(MARK_HEADER, ""), self._instance)
                     await self.put(RewardsComplete(check, message.sequence))
                     continue
                 await self.put(RewardsSeen(message.sequence, decode_results(message.data)))
@@ -131,7 +142,13 @@ class CoordinatorInputs:
                 if signal is not None or value is None:
                     await self.put(SignalSeen(key.removeprefix(ENGINE_SIGNALS), signal))
             elif key == COORDINATOR_SIGNAL and value == self._instance.encode():
+                self._heartbeats += 1
                 await self.put(OwnHeartbeat())
+            elif key.startswith(SITE_SIGNALS) and value is not None:
+                sent = own_number(value.decode(errors="replace"), self._instance)
+                if 0 < sent <= self._heartbeats + 1:
+                    age = self._heartbeats + 1 - sent
+                    await self.put(SiteHeartbeat(key.removeprefix(SITE_SIGNALS), age))
 
     async def _read_events(self) -> None:
         queue = await self._store.queue(Channel.EVENTS, ">", name="coordinator")
@@ -152,10 +169,18 @@ class CoordinatorInputs:
                 await self._store.purge_signals(f"{ENGINE_SIGNALS}>")
             with suppress(StoreFull):  # without own heartbeats no lease runs out
                 await self._store.put_signal(COORDINATOR_SIGNAL, self._instance.encode())
+            for site in sorted(self._sites()):
+                value = f"{self._instance}/{self._heartbeats + 1}"
+                await self._store.put_site_beat(site, value.encode())
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     async def _read_changes(self) -> None:
         await apply_changes(self._store, self._config, self._pipelines(), self.put_nowait)
+
+    async def _read_lost_sites(self) -> None:
+        if self._lost_sites is not None:
+            async for sites in self._lost_sites:
+                await self.put(SitesLost(sites))
 
     async def _pipelines(self) -> AsyncIterator[PipelineSpec]:
         """Each value that `spec.pipeline` is to have, in order; other changes of the spec go straight to the inbox."""
@@ -171,12 +196,18 @@ class CoordinatorInputs:
                 yield current
 
 
-def _payload(sequence: int, found: Sequence[LocatedSummary | Absence]) -> PayloadSeen | PayloadAbsent:
+def _payload(
+    sequence: int, found: Sequence[StreamItem], instance: str
+) -> PayloadSeen | PayloadAbsent | EngineDrained | SiteMarkSeen:
     """The observation for one message of the trajectory stream."""
     summaries = []
     for one in found:
         if isinstance(one, Absence):
             return PayloadAbsent(sequence, one.engine, one.trajectory, one.attempt)
+        if isinstance(one, EndOfPayloads):
+            return EngineDrained(sequence, one.engine)
+        if isinstance(one, SiteMark):
+            return SiteMarkSeen(sequence, one.site, own_number(one.value, instance))
         s = one.summary
         summaries.append(Summary(s.trajectory, s.attempt, s.span, s.tokens, s.response_tokens, s.digest))
     return PayloadSeen(sequence, tuple(summaries))

@@ -19,9 +19,12 @@ from rljob_core.messages import (
 from rljob_core.messages.limits import OutOfBounds, within_limits
 from rljob_core.ports import Message
 from rljob_core.records import EPOCH_STRIDE
+from rljob_core.site_border import SOURCE
 from rljob_runtime.messaging.announce import event_sender
 from rljob_runtime.messaging.refusal_log import Refusals
 
+_AT_SITES = "rollout"
+"""The one role that runs at sites."""
 CLAIMS_AHEAD = 16
 """Claims of coordinators that a worker may know of and the ledger not.
 
@@ -45,6 +48,8 @@ class WorkerMessages:
     def event(self, message: Message) -> CoordinatorEvent | None:
         """The event in a message of the coordinator's queue; None if it is refused."""
         try:
+            if SOURCE in message.headers and message.suffix != _AT_SITES:
+                raise OutOfBounds(f"it comes from a site, where there is no {message.suffix}")
             event = within_limits(COORDINATOR_EVENT.validate_json(message.data))
             if event_sender(event) != message.suffix:
                 # The server lets each role publish under its own name only.
@@ -75,6 +80,13 @@ class WorkerMessages:
                 f"epoch is {epoch}, {ahead} coordinators after this one: if the ledger was restored from an old copy, "
                 "restart all workers"
             )
+
+
+def own_number(value: str, instance: str) -> int:
+    """The number in `<instance>/<number>`, which a coordinator gives its marks and beats; 0 in that of another one."""
+    sender, _, number = value.rpartition("/")
+    is_own = sender == instance and number.isdecimal() and number.isascii() and len(number) < 16
+    return int(number) if is_own else 0
 
 
 def _why(error: ValidationError | OutOfBounds) -> str:

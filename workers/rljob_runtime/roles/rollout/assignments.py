@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-import numpy as np
-
 from rljob_core.config import JobConfig
-from rljob_core.errors import GenerationFailed
 from rljob_core.messages import (
     ENGINE_WORK,
     RELEASED,
@@ -24,8 +21,9 @@ from rljob_core.messages import (
     Generate,
     GenerationEnded,
     Release,
+    work_suffix,
 )
-from rljob_core.ports import Channel, Engine, MessageStore, Request, Stopped
+from rljob_core.ports import Channel, Engine, MessageStore, Stopped
 from rljob_core.words import error_in_words
 from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.messaging.progress import PartialTrajectory, ProgressStore
@@ -35,7 +33,8 @@ from rljob_runtime.messaging.waiting_publisher import retry_while_full
 from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.roles.rollout.careful_start import CarefulStart
 from rljob_runtime.roles.rollout.progress_publisher import ProgressPublisher
-from rljob_runtime.roles.rollout.running import Running, request_id, request_of
+from rljob_runtime.roles.rollout.requests import EngineRequests, submit
+from rljob_runtime.roles.rollout.running import OpenEpisode, Running, request_id, request_of, requests_of
 from rljob_runtime.roles.rollout.versions import AnnouncedVersion
 
 log = logging.getLogger(__name__)
@@ -58,12 +57,17 @@ class Assignments:
         trajectories: over `store`.
         careful: says which assignments begin one after the other.
         instance: name of the engine instance.
+        site: where it is; empty for the hub.
 
     Attributes:
         waiting: assignments that the engine has not got: they wait for newer weights, or for their turn.
         running: assignments that the engine generates, by request.
         storing: requests whose trajectories are being stored.
+        episodes: those that are played behind their first responses, by request; of these, those whose turn it is to
+            generate are in `running`, too.
         changed: set whenever an assignment arrives or ends.
+        play_first: begins the episodes of assignments in which the environment speaks before the model; False if it
+            does not.
     """
 
     def __init__(
@@ -79,25 +83,31 @@ class Assignments:
         trajectories: TrajectoryStore,
         careful: CarefulStart,
         instance: str,
+        site: str = "",
     ) -> None:
         self._config = config
         self._store = store
         self._engine = engine
-        self._tokenizer = tokenizer
+        self._requests = EngineRequests(config.spec.rollout.sampling, tokenizer)
         self._announced = announced
         self._progress = progress
         self._progress_store = progress_store
         self._trajectories = trajectories
         self._careful = careful
         self._instance = instance
+        self._site = site
         self._received = RecentKeys(REMEMBERED)
         self.waiting: list[Generate] = []
         self.running: dict[str, Running] = {}
         self.storing: set[str] = set()
+        self.episodes: dict[str, OpenEpisode] = {}
         self.changed = asyncio.Event()
+        self.play_first: Callable[[Sequence[Generate]], Awaitable[bool]] | None = None
+        self._longest_answered = 0
 
     def __len__(self) -> int:
-        return len(self.waiting) + len(self.running) + len(self.storing)
+        generating = requests_of(self.running.values())
+        return len(self.waiting) + len(generating | self.episodes.keys()) + len(self.storing)
 
     @property
     def too_new(self) -> list[Generate]:
@@ -111,7 +121,9 @@ class Assignments:
             ready: set once the work queue exists.
         """
         queue = await self._store.queue(
-            Channel.WORK, f"engine.{self._instance}", name=f"engine-{self._instance.replace('.', '-')}"
+            Channel.WORK,
+            work_suffix(self._instance, site=self._site),
+            name=f"engine-{self._instance.replace('.', '-')}",
         )
         ready.set()
         while True:
@@ -140,7 +152,12 @@ class Assignments:
 
     def _has(self, work: Generate) -> bool:
         request = request_of(work)
-        return work in self.waiting or request in self.running or request in self.storing
+        return (
+            work in self.waiting
+            or request in self.running
+            or request in self.storing
+            or request in self.episodes
+        )
 
     async def _inherited_progress(self, batch: EngineWorkBatch) -> dict[str, PartialTrajectory]:
         """By request, the stored progress that assignments continue, where it is stored and may be continued."""
@@ -174,6 +191,8 @@ class Assignments:
         for request in running:
             del self.running[request]
         self._engine.cancel(running)
+        for request in cancelled & self.episodes.keys():
+            self.episodes.pop(request).task.cancel()
         self._progress.unfollow(cancelled)  # another engine may continue from what is stored of them
 
     async def _release(self, release: Release) -> None:
@@ -209,53 +228,50 @@ class Assignments:
         Raises:
             GenerationFailed: the engine has ended.
         """
-        admitted = self._careful.admit([w for w in self.waiting if w.min_version <= self._engine.version])
+        admitted = [w for w in self.waiting if w.min_version <= self._engine.version]
+        if self.play_first is not None and await self.play_first(admitted):
+            self._progress.unfollow(
+                map(request_of, admitted)
+            )  # nothing of an episode is stored before its end
+            return
+        admitted = self._careful.admit(admitted)
         if not admitted:
             return
-        requests = [self._to_request(work) for work in admitted]
+        requests = [
+            self._requests.first(work, self._progress.inherited(request_of(work))) for work in admitted
+        ]
         for work, request in zip(admitted, requests, strict=True):
             self.running[request.id] = Running(work, request.tokens)
         self.waiting = [w for w in self.waiting if request_of(w) not in self.running]
         self._careful.begin(admitted, requests)
-        refused = [(self.running.pop(name).work, error) for name, error in self._submit(requests).items()]
+        refused = [
+            (self.running.pop(name).work, error) for name, error in submit(self._engine, requests).items()
+        ]
         for work, refusal in refused:
             name, reason = request_of(work), f"EngineRefused: {error_in_words(refusal)}"
             log.warning("%s: %s", name, reason, exc_info=refusal)
             await self._progress.delete([name])
             await self.report_ended(work, Stopped(name, reason, failure=True))
 
-    def _to_request(self, work: Generate) -> Request:
-        sampling = self._config.spec.rollout.sampling
-        return Request(
-            id=request_of(work),
-            tokens=np.asarray(self._tokenizer.encode(work.text), dtype=np.int32),
-            temperature=0.0 if work.sample == "greedy" else sampling.temperature,
-            top_p=1.0 if work.sample == "greedy" else sampling.top_p,
-            max_tokens=sampling.max_tokens,
-            stop_tokens=self._tokenizer.stop_tokens,
-            stop=tuple(sampling.stop),
-            seed=work.seed,
-            inherited=self._progress.inherited(request_of(work)),
-        )
-
-    def _submit(self, requests: Sequence[Request]) -> dict[str, Exception]:
-        """Submit requests together, and one by one if that raises; why the engine refuses which of them."""
-        try:
-            self._engine.submit(requests)
-        except GenerationFailed:
-            raise
-        except Exception as error:
-            self._engine.cancel([request.id for request in requests])  # it may have accepted some of them
-            if len(requests) == 1:
-                return {requests[0].id: error}
-            return {name: why for request in requests for name, why in self._submit([request]).items()}
-        return {}
-
     async def begin_in_turn(self) -> None:
         """Submit each assignment that waits for its turn when that has come, until cancelled."""
         while True:
             await self._careful.wait_until_begun(self.running)
             await self.start_admitted()
+
+    def answered(self, request: str, running: Running) -> None:
+        """Note that the engine has completed a response, which is to be stored."""
+        self.storing.add(request)
+        self.prefilled(running)
+
+    def prefilled(self, running: Running) -> None:
+        """Note that the engine has answered what it has prefilled."""
+        self._longest_answered = max(self._longest_answered, running.prefill_tokens)
+
+    def longest_answered(self) -> int:
+        """Tokens of the longest prompt answered since this was called last, with what its response inherited."""
+        longest, self._longest_answered = self._longest_answered, 0
+        return longest
 
     async def report_ended(self, work: Generate, stopped: Stopped) -> None:
         """Report to the coordinator that an assignment ended without a trajectory.

@@ -27,7 +27,12 @@ def report_death(nonce: str, end: ChildEnd) -> None:
         end: of the process.
     """
     died = EngineDied(
-        f"{os.environ[worker_protocol.POD]}.{nonce}", end.code, end.words, beginning=end.beginning
+        f"{os.environ[worker_protocol.POD]}.{nonce}",
+        end.code,
+        end.words,
+        beginning=end.beginning,
+        trajectories=tuple(end.tokens),
+        tokens=tuple(end.tokens.values()),
     )
     _print(f"engine {died.engine} died: {died.cause}")
     try:

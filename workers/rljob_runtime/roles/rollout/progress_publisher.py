@@ -111,8 +111,8 @@ class ProgressPublisher:
         if is_evaluation(work.trajectory):
             return
         followed = self._followed[request] = _Followed(work, inherited)
-        if work.inherited is not None:
-            followed.tokens, followed.sequence = work.inherited.tokens, work.inherited.sequence
+        if work.inherited is not None and inherited is not None:
+            followed.tokens, followed.sequence = work.inherited.tokens, inherited.sequence
 
     def inherited(self, request: str) -> Progress | None:
         """The progress that a request continues, for the engine; None if it starts at its prompt."""

@@ -20,6 +20,7 @@ from rljob_core.errors import StoreFull
 from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, LONGEST, EngineGone, EngineSignal
 from rljob_core.ports import Engine, MessageStore, WeightStore
 from rljob_core.spec import PipelineSpec
+from rljob_runtime.environments.sources import EpisodeSource, episode_source
 from rljob_runtime.messaging.announce import heartbeat, publish_event
 from rljob_runtime.messaging.progress import ProgressStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
@@ -27,11 +28,18 @@ from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.process.alive import AliveWriter
 from rljob_runtime.roles.rollout.assignments import Assignments
 from rljob_runtime.roles.rollout.careful_start import CarefulStart
-from rljob_runtime.roles.rollout.hang_watch import say_while_it_generates
+from rljob_runtime.roles.rollout.engine_metrics import EngineMetrics
+from rljob_runtime.roles.rollout.episodes import Episodes
+from rljob_runtime.roles.rollout.hang_watch import HangWatch
+from rljob_runtime.roles.rollout.outbox_watch import OutboxWatch
+from rljob_runtime.roles.rollout.pauses_file import PausesFile
 from rljob_runtime.roles.rollout.progress_publisher import ProgressPublisher
+from rljob_runtime.roles.rollout.running import requests_of
+from rljob_runtime.roles.rollout.token_counts import TokenCounts
 from rljob_runtime.roles.rollout.trajectory_publisher import TrajectoryPublisher
 from rljob_runtime.roles.rollout.versions import AnnouncedVersion
 from rljob_runtime.roles.rollout.weight_updates import WeightUpdates
+from rljob_runtime.telemetry.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +61,10 @@ class Rollout:
         nonce: str = "",
         started: float | None = None,
         alive: AliveWriter | None = None,
+        pauses: PausesFile | None = None,
         changes: AsyncIterator[PipelineSpec] | None = None,
+        recorder: Recorder | None = None,
+        environments: EpisodeSource | None = None,
     ) -> None:
         """
         Args:
@@ -68,7 +79,11 @@ class Rollout:
             nonce: second part of the instance's name; random if it is empty.
             started: seconds since 1970, now if not given: of two instances of a pod, the one that started later lives.
             alive: takes the word that this process is alive; that of the environment if not given.
+            pauses: what is known of the pauses of the pod's engines; None if the engine's do not say how long later
+                ones may be.
             changes: new values of `spec.pipeline` while the job runs; an update of the weights ends as it began.
+            recorder: takes the metrics.
+            environments: has the job's episodes played; if not given, by pods or a child process.
         """
         self.instance = f"{pod}.{nonce or secrets.token_hex(4)}"
         self._started = time.time() if started is None else started
@@ -76,17 +91,21 @@ class Rollout:
         self._engine = engine
         self._pool = pool
         self._alive = AliveWriter() if alive is None else alive
-        self._hang_seconds = config.spec.rollout.hang_seconds
         self._stopping = False
+        self._metrics = EngineMetrics(recorder)
         self._status_changed = asyncio.Event()
         max_tokens = config.spec.rollout.sampling.max_tokens
+        site = self._site = config.spec.rollout.sites.get(pool, "")
         trajectories = TrajectoryStore(store, max_tokens=max_tokens)
         self._announced = AnnouncedVersion(store)
+        self._outbox = OutboxWatch(store, site=site)
         progress_store = ProgressStore(store, max_tokens=max_tokens)
+        environment = config.spec.rollout.environment
         self._progress = ProgressPublisher(
             progress_store,
             engine,
-            every=config.spec.rollout.progress_tokens,
+            # Nobody continues a part of an episode: its environment has seen more of it.
+            every=config.spec.rollout.progress_tokens if environment is None else 0,
             instance=self.instance,
             max_tokens=max_tokens,
             vocabulary=vocabulary,
@@ -102,7 +121,22 @@ class Rollout:
             trajectories=trajectories,
             careful=CarefulStart(engine, self._alive),
             instance=self.instance,
+            site=site,
         )
+        self._episodes: Episodes | None = None
+        if environment is not None:
+            self._episodes = Episodes(
+                config,
+                environment,
+                environments or episode_source(config),
+                engine=engine,
+                tokenizer=tokenizer,
+                assignments=self._assignments,
+                vocabulary=vocabulary,
+                instance=self.instance,
+                metrics=self._metrics,
+            )
+            self._assignments.play_first = self._episodes.begin_first
         self._trajectories = TrajectoryPublisher(
             trajectories,
             engine,
@@ -110,6 +144,9 @@ class Rollout:
             self._progress,
             status_changed=self._status_changed,
             instance=self.instance,
+            site=site,
+            metrics=self._metrics,
+            episodes=self._episodes,
         )
         self._weights = WeightUpdates(
             weights,
@@ -118,9 +155,24 @@ class Rollout:
             assignments=self._assignments,
             progress=self._progress,
             inflight=config.spec.pipeline.inflight,
+            swap_time=config.spec.rollout.weight_sync,
             changes=changes,
             status_changed=self._status_changed,
+            waits_for_copies=bool(site),
+            metrics=self._metrics,
+            episodes=self._episodes,
         )
+        self._hangs = HangWatch(
+            engine,
+            self._alive,
+            running=self._assignments.running,
+            longest_answered=self._assignments.longest_answered,
+            hang_seconds=config.spec.rollout.hang_seconds,
+            pauses=pauses,
+            swapping=lambda: self._weights.swapping,
+        )
+
+        self._token_counts = TokenCounts(engine, self._alive, self._assignments.running)
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None] = lambda: None) -> None:
         """Load the newest version, report ready, generate until `stop` is set, then return what is unfinished.
@@ -131,8 +183,19 @@ class Rollout:
 
         Raises:
             GenerationFailed: the engine failed.
+            SpecError: the job's environment is not what the spec needs.
             StoreUnavailable: the message store did not answer for too long.
         """
+        if self._episodes is None:
+            await self._run(stop, ready)
+            return
+        try:
+            if await self._episodes.start(stop):
+                await self._run(stop, ready)
+        finally:
+            await self._episodes.close()
+
+    async def _run(self, stop: asyncio.Event, ready: Callable[[], None]) -> None:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._announced.follow())]
             await self._engine.start()
@@ -145,10 +208,13 @@ class Rollout:
                 group.create_task(self._weights.keep_newest()),
                 group.create_task(self._assignments.receive(queue_ready)),
                 group.create_task(self._weights.follow_changes()),
+                group.create_task(self._weights.costs.measure_recomputing()),
                 group.create_task(self._progress.publish_forever()),
+                group.create_task(self._outbox.follow()),
             ]
             if self._alive.is_read:
-                tasks.append(group.create_task(self._say_alive()))
+                tasks.append(group.create_task(self._hangs.say_forever()))
+                tasks.append(group.create_task(self._token_counts.say_forever()))
                 tasks.append(group.create_task(self._assignments.begin_in_turn()))
             results = group.create_task(self._trajectories.publish())
             await queue_ready.wait()
@@ -161,37 +227,32 @@ class Rollout:
             for task in tasks:
                 task.cancel()
             await self._drain(results)
+            await self._trajectories.end()
             heartbeats.cancel()
         await self._send_heartbeat()
         # The signal stays until the coordinator has handled this event: without the signal, it would take the
         # instance for lost.
-        await publish_event(self._store, EngineGone(self.instance, self._trajectories.newest_sequence))
-
-    async def _say_alive(self) -> None:
-        await say_while_it_generates(
-            self._engine,
-            self._alive,
-            hang_seconds=self._hang_seconds,
-            swapping=lambda: self._weights.swapping,
-        )
+        await publish_event(self._store, EngineGone(self.instance))
 
     async def _drain(self, results: asyncio.Task[None]) -> None:
         """Stop generating; store every completed response, and the progress of all others."""
         self._trajectories.closing = True
+        if self._episodes is not None:
+            self._episodes.cancel()
         await self._engine.close()
         await asyncio.gather(self._progress.publish(), results)
 
     async def _send_heartbeat(self) -> None:
-        load = self._engine.load()
+        load, assignments = self._engine.load(), self._assignments
         signal = EngineSignal(
             engine=self.instance,
             pool=self._pool,
             epoch=self._announced.epoch,
             version=self._engine.version,
-            held=len(self._assignments),
+            held=len(assignments),
             slots=self._engine.slots,
             running=load.running,
-            waiting=load.waiting + len(self._assignments.waiting),
+            waiting=load.waiting + len(assignments.waiting),
             tokens=load.tokens,
             started=self._started,
             draining=self._stopping or self._weights.draining,
@@ -200,6 +261,18 @@ class Rollout:
             context=load.context,
             kv_tokens=load.kv_tokens,
             longest=tuple(self._progress.longest(LONGEST)),
+            site=self._site,
+            outbox_bytes=self._outbox.bytes,
+            outbox_limit=self._outbox.limit,
+            swaps=tuple(self._weights.swaps),
+            announced=max(self._announced.version, 0),
+            in_environment=len(assignments.episodes.keys() - requests_of(assignments.running.values())),
+        )
+        self._metrics.heartbeat(
+            signal,
+            generating=bool(assignments.running),
+            storing=len(assignments.storing),
+            awaiting=bool(assignments.too_new),
         )
         try:
             await self._store.put_signal(ENGINE_SIGNALS + self.instance, ENGINE_SIGNAL.dump_json(signal))

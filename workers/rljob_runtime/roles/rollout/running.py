@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,8 +28,38 @@ class Running:
 
     Attributes:
         work: the assignment.
-        prompt: its prompt's tokens, int32 [p].
+        prompt: what the engine continues, int32 [p]: its prompt's tokens, and in an episode all that have followed.
+        earlier: tokens behind the prompt that an episode has already.
+        oldest: version of the newest of them: later ones are not older.
+        made: how many of them the model has made.
     """
 
     work: Generate
     prompt: NDArray[np.int32]
+    earlier: int = 0
+    oldest: int = 0
+    made: int = 0
+
+    @property
+    def prefill_tokens(self) -> int:
+        """How many tokens the engine computes before it makes one: of the prompt, and of what the response inherits."""
+        inherited = self.work.inherited
+        return len(self.prompt) + (0 if inherited is None else inherited.tokens)
+
+
+def requests_of(running: Iterable[Running]) -> set[str]:
+    """The names of the assignments that an engine generates, of whichever turn."""
+    return {request_of(one.work) for one in running}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEpisode:
+    """An assignment whose episode is played: behind its first response, or before it, as its environment speaks first.
+
+    Attributes:
+        work: the assignment.
+        task: plays it.
+    """
+
+    work: Generate
+    task: asyncio.Task[None]

@@ -5,24 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-
-import numpy as np
 
 from rljob_core.errors import GenerationFailed
 from rljob_core.ports import Completed, Engine, Stopped
-from rljob_core.trajectory import Segment, Source, Trajectory, VersionSpan, group_of
+from rljob_core.trajectory import Source, Trajectory, group_of
 from rljob_runtime.engines.output_checks import output_fault
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.messaging.waiting_publisher import retry_while_full
 from rljob_runtime.roles.rollout.assignments import Assignments
+from rljob_runtime.roles.rollout.engine_metrics import EngineMetrics
+from rljob_runtime.roles.rollout.episodes import RESTARTED, Episodes
 from rljob_runtime.roles.rollout.progress_publisher import ProgressPublisher
 from rljob_runtime.roles.rollout.running import Running, request_id
+from rljob_runtime.roles.rollout.segments import generated, given, span_of
 
 log = logging.getLogger(__name__)
 
 #: Calls of `TrajectoryStore.put` that may be under way before the engine's next events have to wait.
 PUTS_IN_FLIGHT = 16
+#: Seconds for which an engine at a site waits for room for its last word; its pod has 60 to end.
+LAST_WORD_SECONDS = 20.0
 
 
 class TrajectoryPublisher:
@@ -35,9 +39,11 @@ class TrajectoryPublisher:
         progress: publishes progress; what has ended is deleted there.
         status_changed: set when the engine becomes idle, so that the next heartbeat is sent at once.
         instance: name of the engine instance.
+        metrics: of the engine instance.
+        site: where it is; empty for the hub.
+        episodes: of the engine instance, if the job has an environment.
 
     Attributes:
-        newest_sequence: sequence of the newest message of trajectories; 0 before the first.
         closing: whether the engine's events are about to end, which is then no failure.
     """
 
@@ -50,14 +56,19 @@ class TrajectoryPublisher:
         *,
         status_changed: asyncio.Event,
         instance: str,
+        metrics: EngineMetrics,
+        site: str = "",
+        episodes: Episodes | None = None,
     ) -> None:
+        self._patience = LAST_WORD_SECONDS if site else None
         self._trajectories = trajectories
         self._engine = engine
         self._assignments = assignments
         self._progress = progress
         self._status_changed = status_changed
         self._instance = instance
-        self.newest_sequence = 0
+        self._metrics = metrics
+        self._episodes = episodes
         self.closing = False
 
     async def publish(self) -> None:
@@ -69,6 +80,13 @@ class TrajectoryPublisher:
         assignments = self._assignments
         window = asyncio.Semaphore(PUTS_IN_FLIGHT)
         async with asyncio.TaskGroup() as puts:
+            if self._episodes is not None:
+
+                async def store(trajectory: Trajectory) -> None:
+                    await window.acquire()
+                    await self._put([trajectory], window)
+
+                self._episodes.use(puts, store)
             while True:
                 trajectories: list[Trajectory] = []
                 try:
@@ -76,6 +94,8 @@ class TrajectoryPublisher:
                 except GenerationFailed:
                     if not self.closing:
                         raise
+                    if self._episodes is not None:
+                        self._episodes.cancel()
                     return
                 for event in events:
                     running = assignments.running.pop(event.id, None)
@@ -83,8 +103,17 @@ class TrajectoryPublisher:
                         continue
                     if isinstance(event, Completed) and (fault := self._fault(running, event)):
                         event = Stopped(event.id, f"InvalidOutput: {fault}", failure=True)  # noqa: PLW2901
+                    if self._episodes is not None:
+                        if isinstance(event, Completed) and self._episodes.is_restarted(event):
+                            event = Stopped(event.id, RESTARTED, failure=False)  # noqa: PLW2901
+                        if self._episodes.turns.took(event, running):
+                            continue
+                        if isinstance(event, Completed):
+                            self._play(self._episodes, running, event)
+                            continue
+                    self._metrics.ended(completed=isinstance(event, Completed))
                     if isinstance(event, Completed):
-                        assignments.storing.add(event.id)
+                        assignments.answered(event.id, running)
                         trajectories.append(self._trajectory(running, event))
                     else:
                         await self._progress.delete([event.id])
@@ -97,9 +126,33 @@ class TrajectoryPublisher:
                 if not assignments.running:
                     self._status_changed.set()
 
+    async def end(self) -> None:
+        """Store the message that no trajectory of this engine follows, once `publish` has returned.
+
+        A site's stream may be full for as long as its link is cut. The engine then ends without that message: the
+        coordinator learns from the site itself that all of it is there.
+        """
+        try:
+            async with asyncio.timeout(self._patience):
+                await retry_while_full(partial(self._trajectories.put_end, self._instance))
+        except TimeoutError:
+            log.warning(
+                "the stream of trajectories is full: engine %s ends without its last word", self._instance
+            )
+
+    def _play(self, episodes: Episodes, running: Running, completed: Completed) -> None:
+        """Have an episode played whose first response is there, unless the engine is about to be closed."""
+        self._progress.unfollow([completed.id])  # nothing of an episode is stored before its end
+        if not self.closing:
+            episodes.begin(running, completed)
+
     def _fault(self, running: Running, completed: Completed) -> str:
         """What is wrong with a response, and whose it is; empty if nothing is."""
-        fault = output_fault(completed, self._progress.limits(completed.id, running.work))
+        limits = self._progress.limits(completed.id, running.work)
+        if running.earlier:  # a later turn of an episode, which has the rest of its tokens
+            rest, oldest = limits.max_tokens - running.earlier, max(limits.oldest, running.oldest)
+            limits = replace(limits, max_tokens=rest, oldest=oldest)
+        fault = output_fault(completed, limits)
         if fault:
             log.warning("the engine's response to %s is refused: %s", completed.id, fault)
         return f"engine {self._instance} gave a response that cannot be: {fault}" if fault else ""
@@ -110,36 +163,21 @@ class TrajectoryPublisher:
         for trajectory in trajectories:
             groups.setdefault(group_of(trajectory.id), []).append(trajectory)
         puts = (retry_while_full(partial(self._trajectories.put, group)) for group in groups.values())
-        self.newest_sequence = max(self.newest_sequence, *await asyncio.gather(*puts))
+        with self._metrics.storing():
+            await asyncio.gather(*puts)
         requests = [request_id(t.id, t.attempt) for t in trajectories]
         self._assignments.storing.difference_update(requests)
         window.release()
         await self._progress.delete(requests)
 
     def _trajectory(self, running: Running, completed: Completed) -> Trajectory:
-        prompt, work = running.prompt, running.work
-        size = len(prompt)
-        given = Segment(
-            Source.PROMPT,
-            prompt,
-            np.zeros(size, np.uint8),
-            np.zeros(size, np.float32),
-            np.full(size, -1, np.int32),
-        )
-        generated = Segment(
-            Source.MODEL,
-            np.asarray(completed.tokens, np.int32),
-            np.ones(len(completed.tokens), np.uint8),
-            np.asarray(completed.logprobs, np.float32),
-            np.asarray(completed.versions, np.int32),
-        )
-        span = VersionSpan(int(generated.versions.min()), int(generated.versions.max()))
+        work, response = running.work, generated(completed)
         return Trajectory(
             id=work.trajectory,
             attempt=work.attempt,
             prompt=work.prompt,
-            segments=(given, generated),
-            span=span,
+            segments=(given(Source.PROMPT, running.prompt), response),
+            span=span_of(response),
             finish=completed.finish,
             engine=self._instance,
             sample=work.sample,

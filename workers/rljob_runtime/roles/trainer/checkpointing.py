@@ -8,7 +8,8 @@ from rljob_core.messages import CheckpointWritten, OptimizerReset, Resume
 from rljob_core.ports import MessageStore, TrainerBackend
 from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.roles.trainer.policy_weights import PolicyWeights
-from rljob_runtime.training.checkpoints import CheckpointStore
+from rljob_runtime.roles.trainer.training_metrics import TrainingMetrics
+from rljob_runtime.training.checkpoint_base import Checkpoints
 
 
 class Checkpointing:
@@ -20,22 +21,25 @@ class Checkpointing:
         backend: whose state it is.
         policy: the weights in memory, whose version a checkpoint belongs to.
         attempt: of the trainer.
+        metrics: of the trainer.
     """
 
     def __init__(
         self,
         store: MessageStore,
-        checkpoints: CheckpointStore,
+        checkpoints: Checkpoints,
         backend: TrainerBackend,
         policy: PolicyWeights,
         *,
         attempt: int,
+        metrics: TrainingMetrics,
     ) -> None:
         self._store = store
         self._checkpoints = checkpoints
         self._backend = backend
         self._policy = policy
         self._attempt = attempt
+        self._metrics = metrics
         self._newest: tuple[int, str] | None = None
 
     @property
@@ -49,9 +53,7 @@ class Checkpointing:
         Returns what is missing of it, if anything is.
         """
         self._newest = self._checkpoint_for(work)
-        self._backend.load_state(
-            None if self._newest is None else str(self._checkpoints.folder(self._newest[1]))
-        )
+        self._backend.load_state(None if self._newest is None else self._checkpoints.state(self._newest[1]))
         used = None if self._newest is None else self._newest[0]
         if not work.version or (used is not None and used >= (work.checkpoint_version or 0)):
             return None
@@ -71,13 +73,14 @@ class Checkpointing:
         version = self._policy.version
         if not version or (self._newest is not None and self._newest[0] == version):
             return
-        key = await asyncio.to_thread(
-            self._checkpoints.write,
-            version=version,
-            manifest=self._policy.manifest,
-            attempt=self._attempt,
-            save=self._backend.save,
-        )
+        with self._metrics.checkpointing():
+            key = await asyncio.to_thread(
+                self._checkpoints.write,
+                version=version,
+                manifest=self._policy.manifest,
+                attempt=self._attempt,
+                save=self._backend.save,
+            )
         self._newest = version, key
         await self.announce()
 

@@ -67,6 +67,7 @@ def checked(stats: StepStats) -> StepStats:
         clip_fraction=_shown(stats.clip_fraction),
         importance_mean=_shown(stats.importance_mean),
         learning_rate=_shown(stats.learning_rate),
+        entropy=None if stats.entropy is None else _shown(stats.entropy),
     )
 
 

@@ -14,10 +14,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import Fenced, JobFailed, NotFinite, ProtocolViolation, StopRequested
@@ -37,10 +35,13 @@ from rljob_core.ports import Channel, Delivery, MessageStore, TrainerBackend, We
 from rljob_core.records import StepCommitted
 from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.roles.trainer.checkpointing import Checkpointing
-from rljob_runtime.roles.trainer.micro_batches import ConsumedLog, MicroBatchReader, check_staleness
+from rljob_runtime.roles.trainer.consumed_log import ConsumedLog
+from rljob_runtime.roles.trainer.micro_batches import MicroBatchReader, check_staleness
 from rljob_runtime.roles.trainer.poison import checked, in_micro_batch, in_step
 from rljob_runtime.roles.trainer.policy_weights import PolicyWeights
-from rljob_runtime.training.checkpoints import CheckpointStore
+from rljob_runtime.roles.trainer.training_metrics import TrainingMetrics
+from rljob_runtime.telemetry.recorder import Recorder
+from rljob_runtime.training.checkpoint_base import Checkpoints
 
 log = logging.getLogger(__name__)
 
@@ -73,11 +74,12 @@ class Trainer:
         config: JobConfig,
         store: MessageStore,
         weights: WeightStore,
-        checkpoints: CheckpointStore,
+        checkpoints: Checkpoints,
         backend: TrainerBackend,
         *,
         attempt: int,
-        log_folder: Path,
+        consumed_log: ConsumedLog,
+        recorder: Recorder | None = None,
     ) -> None:
         """
         Args:
@@ -87,17 +89,21 @@ class Trainer:
             checkpoints: where the optimizer's state is saved.
             backend: computes the steps, on all ranks of the gang.
             attempt: number of this gang; only the newest may train.
-            log_folder: where the log of consumed trajectories is written.
+            consumed_log: of the trajectories that it trains on.
+            recorder: takes the metrics.
         """
         self._config = config
         self._store = store
         self._backend = backend
         self._attempt = attempt
         self._epoch = 0
+        self._metrics = TrainingMetrics(recorder, attempt=attempt)
         self._policy = PolicyWeights(config.spec, weights, backend)
-        self._checkpoints = Checkpointing(store, checkpoints, backend, self._policy, attempt=attempt)
+        self._checkpoints = Checkpointing(
+            store, checkpoints, backend, self._policy, attempt=attempt, metrics=self._metrics
+        )
         self._reader = MicroBatchReader(store, max_tokens=config.spec.rollout.sampling.max_tokens)
-        self._consumed_log = ConsumedLog(log_folder, attempt=attempt)
+        self._consumed_log = consumed_log
         self._proposal: StepCommitted | None = None
         self._resumed = 0  # number of the Resume of this epoch that the open step follows
         self._step: OpenStep | None = None  # None until a Resume arrives, also after a payload was missing
@@ -121,6 +127,7 @@ class Trainer:
         )
         await self._report()
         ready()
+        self._metrics.enter("waiting")
         stopping = asyncio.create_task(stop.wait())
         try:
             while not stop.is_set():
@@ -196,7 +203,9 @@ class Trainer:
         self._resumed = work.number
         self._missing = None
         if self._policy.version != work.version or self._policy.manifest != work.manifest:
-            if (reset := await asyncio.to_thread(self._load, work)) is not None:
+            with self._metrics.during("loading"):
+                reset = await asyncio.to_thread(self._load, work)
+            if reset is not None:
                 log.warning("%s", reset.message)
                 await publish_event(self._store, reset)
             if self._checkpoints.key is not None and self._checkpoints.key != work.checkpoint:
@@ -216,33 +225,36 @@ class Trainer:
 
     async def _begin_step(self, version: int) -> None:
         await asyncio.to_thread(self._backend.begin_step, version)
-        self._step = OpenStep([], idle_since=time.monotonic())
+        self._step = OpenStep([], idle_since=asyncio.get_running_loop().time())
 
     async def _train(self, work: MicroBatch) -> None:
         if self._proposal is not None:  # the next step's first micro-batch: the proposal was committed
-            self._open_step.waiting += time.monotonic() - self._open_step.idle_since
+            self._open_step.waiting += asyncio.get_running_loop().time() - self._open_step.idle_since
             await self._on_committed(self._proposal.version)
             self._proposal = None
-            self._open_step.idle_since = time.monotonic()
+            self._open_step.idle_since = asyncio.get_running_loop().time()
         samples = await self._reader.read(work)
         if isinstance(samples, PayloadMissing):
             log.warning("PayloadMissing: %s", ", ".join(samples.trajectories))
+            self._metrics.missing(len(samples.trajectories))
             self._missing = samples
             await publish_event(self._store, samples)
             self._step = (
                 None  # the coordinator restarts the step without them: do not train before the next Resume
             )
             return
-        step, started = self._open_step, time.monotonic()
+        step, started = self._open_step, asyncio.get_running_loop().time()
         step.waiting += started - step.idle_since
         check_staleness(work, samples)
         self._consumed_log.append(work, samples)
         try:
-            await asyncio.to_thread(self._backend.accumulate, samples)
+            with self._metrics.during("training"):
+                await asyncio.to_thread(self._backend.accumulate, samples)
         except (JobFailed, MemoryError) as error:
             raise in_micro_batch(error, step=work.step, number=work.micro_batch, samples=samples) from error
+        self._metrics.trained(work, samples)
         step.fed.append(tuple(s.trajectory.id for s in samples))
-        step.idle_since = time.monotonic()
+        step.idle_since = asyncio.get_running_loop().time()
         step.training += step.idle_since - started
         if work.last:
             await self._finish_step(work)
@@ -260,16 +272,18 @@ class Trainer:
         return self._step
 
     async def _finish_step(self, work: MicroBatch) -> None:
-        step, started = self._open_step, time.monotonic()
+        step, started = self._open_step, asyncio.get_running_loop().time()
         try:
-            stats = checked(await asyncio.to_thread(self._backend.finish_step))
-            stepped = time.monotonic()
+            with self._metrics.during("training"):
+                stats = checked(await asyncio.to_thread(self._backend.finish_step))
+            stepped = asyncio.get_running_loop().time()
             # First: a reader that finds the version must find what it was trained on.
-            await asyncio.to_thread(self._consumed_log.sync)
-            proposal = await asyncio.to_thread(self._policy.write, work, tuple(step.fed))
+            with self._metrics.during("publishing"):
+                await asyncio.to_thread(self._consumed_log.sync)
+                proposal = await asyncio.to_thread(self._policy.write, work, tuple(step.fed))
         except NotFinite as error:
             raise in_step(error, step=work.step, fed=step.fed) from error
-        written = time.monotonic()
+        written = asyncio.get_running_loop().time()
         self._proposal = proposal
         stats = replace(
             stats,
@@ -277,5 +291,6 @@ class Trainer:
             seconds_training=step.training + stepped - started,
             seconds_publishing=written - stepped,
         )
+        self._metrics.stepped(proposal.version, stats)
         await publish_event(self._store, StepProposed(proposal, stats))
         await self._begin_step(proposal.version)

@@ -20,6 +20,11 @@ def _installed(offered: object) -> Loss:
     return offered
 
 
+_SEQUENCE_CLIP, _SEQUENCE_CLIP_HIGH = 3e-4, 4e-4
+"""The ranges of GSPO's paper."""
+_WIDE = 30.0
+"""How much wider a range is no variant of the paper's."""
+
 LOSSES = Registry[Loss](
     "loss",
     "rljob.losses",
@@ -37,10 +42,18 @@ def find_loss(name: str) -> Loss:
     return LOSSES.find(name, field="spec.algorithm.loss")
 
 
-def check_loss(spec: RLJobSpec) -> None:
-    """Check that the job's loss exists, whatever its backend makes of it.
+def check_loss(spec: RLJobSpec) -> list[str]:
+    """Check that the job's loss exists, whatever its backend makes of it; returns what is perhaps not meant.
 
     Raises:
         SpecError: as `find_loss`.
     """
-    find_loss(spec.algorithm.loss)
+    loss, clip = find_loss(spec.algorithm.loss), spec.algorithm.clip
+    if loss is not GSPO or clip < _WIDE * _SEQUENCE_CLIP:
+        return []
+    said = (
+        f"spec.algorithm.clip: {clip:g} hardly ever acts with the loss GSPO, which clips the mean ratio of a whole "
+        f"sequence: its paper's ranges are {_SEQUENCE_CLIP:g} and {_SEQUENCE_CLIP_HIGH:g} (arXiv 2507.18071, section "
+        f"5.1); write clip: {_SEQUENCE_CLIP:g} and clipHigh: {_SEQUENCE_CLIP_HIGH:g}"
+    )
+    return [said]

@@ -9,9 +9,9 @@ instead of G·(P + R), as in Periodic Asynchrony's shared-prompt attention.
 transformers' interface can use it. It needs no mask: the pairs of tokens that attend to each other form a few dense or
 causal blocks. On a CPU, torch's flash kernel computes these block by block, and they are combined by their logarithms
 of sums, as flash attention combines its tiles (arXiv 2205.14135, section 3.1); the kernel's own backward then gives
-each block's part of the gradient. Soft-capped scores and sliding windows are computed block by block too, but not
-fused. On a GPU it is FlexAttention with a block mask (`flex`), and what that has no kernel for is computed block by
-block.
+each block's part of the gradient. Short groups are computed all at once (`short_groups`). Soft-capped scores and
+sliding windows are computed block by block too, but not fused. On a GPU it is FlexAttention with a block mask (`flex`),
+and what that has no kernel for is computed block by block.
 
 The two flash kernels are private operators of torch, used here and nowhere else, because the public function does not
 return the logarithms of sums; `tests/engines/test_library_internals.py` names them when an upgrade breaks them.
@@ -29,6 +29,7 @@ from transformers import AttentionInterface
 from rljob_runtime.model.causal import attention_can_be_replaced
 from rljob_runtime.training.packing.flex import fits, flex
 from rljob_runtime.training.packing.layout import Layout
+from rljob_runtime.training.packing.short_groups import are_short, attend_filled
 
 #: The attention's name for `set_attn_implementation`.
 NAME = "rljob_shared_prompt"
@@ -106,8 +107,12 @@ def attend(
     elif not query.is_cuda and window is None and softcap is None and query.shape[-1] == value.shape[-1]:
         # Forward and backward add blocks up: in bfloat16, each sum would be rounded once more.
         wide = torch.promote_types(query.dtype, torch.float32)
-        blocks = _Blocks.apply(query.to(wide), key.to(wide), value.to(wide), shared_prompts, scale)
-        out = blocks.to(query.dtype)
+        widened = query.to(wide), key.to(wide), value.to(wide)
+        if are_short(shared_prompts):
+            found = attend_filled(*widened, shared_prompts, scale=scale)
+        else:
+            found = _Blocks.apply(*widened, shared_prompts, scale)
+        out = found.to(query.dtype)
     else:
         out = _explicit(query, key, value, shared_prompts, scale=scale, window=window, softcap=softcap)
     return out.transpose(1, 2).contiguous(), None

@@ -1,0 +1,1 @@
+"""`rljob export` and `rljob eval`: what becomes of a checkpoint after training."""

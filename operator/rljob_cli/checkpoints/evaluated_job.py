@@ -1,0 +1,118 @@
+"""The job by whose settings a checkpoint is evaluated: that of its run, of a manifest, or a plain one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rljob_cli.answer_length import usual_max_tokens
+from rljob_cli.job_checks.downloads import download
+from rljob_cli.manifest.import_path import allow_modules_beside, allow_modules_in
+from rljob_cli.manifest.load import change_job, load_job
+from rljob_cli.run_folder.folder import RunFolder
+from rljob_cli.run_folder.job_file import stored_job
+from rljob_core.config import JobConfig
+from rljob_core.errors import SpecError
+from rljob_core.remote_uri import job_with_paths
+from rljob_core.spec import RLJob
+from rljob_operator.children.resolved_job import resolve_job
+from rljob_runtime.data.prompts import evaluation_data
+
+
+def evaluation_config(
+    checkpoint: Path,
+    *,
+    job: Path | None,
+    model: Path,
+    data: str,
+    overrides: Sequence[str],
+) -> tuple[JobConfig, int]:
+    """The configuration whose `data` are the prompts of the evaluation, and the number of prompts that it asks for.
+
+    Args:
+        checkpoint: as the user gave it: if it is a run's folder, or in one, the run's manifest counts.
+        job: a manifest, or a run's folder, whose settings count instead.
+        model: folder of the model.
+        data: file of rows, or task of reasoning-gym; empty: the job's held-out data, else its training data.
+        overrides: `--set`.
+
+    Raises:
+        SpecError, InvalidManifest: something is missing or wrong.
+    """
+    found = _job(job if job is not None else _run_of(checkpoint), given=job is not None)
+    if found is None:
+        if not data:
+            raise SpecError(
+                "--data",
+                "say what to answer: a .jsonl or .parquet file, or a task of reasoning-gym; or add --job",
+            )
+        found = _plain(model)
+    spec = found.spec
+    samples = spec.evaluation.samples if spec.evaluation is not None else 200
+    held_out = spec.data if spec.evaluation is None else evaluation_data(spec.data, spec.evaluation.data)
+    chosen: dict[str, Any] = held_out.model_dump(mode="json", by_alias=True)
+    if data:
+        chosen |= _source(data)
+    settings = {"data": chosen, "evaluation": None, "model": {"uri": str(model)}, "steps": 1}
+    texts = [f"{path}={json.dumps(value)}" for path, value in settings.items()]
+    changed = change_job(found, [*texts, *overrides], Path.cwd())
+    return resolve_job(changed, RunFolder(Path.cwd()).defaults(nats_url="")).config, samples
+
+
+def _run_of(checkpoint: Path) -> Path:
+    """The folder of the run that a checkpoint is in; the checkpoint itself if it is in none."""
+    whole = checkpoint.resolve()
+    return next((path for path in (whole, *whole.parents[:2]) if RunFolder(path).job.is_file()), checkpoint)
+
+
+def _job(path: Path, *, given: bool) -> RLJob | None:
+    if path.is_file():
+        allow_modules_beside(path)
+        job = load_job(path)
+        return job_with_paths(job, download(job.spec, {}))
+    identity = RunFolder(path).identity() if path.is_dir() else None
+    if identity is None:
+        if given:
+            raise SpecError("--job", f"{path} is neither a manifest nor the folder of a run")
+        return None
+    allow_modules_in(Path(identity.origin or "."))
+    return identity.with_downloads(stored_job(identity))
+
+
+def _plain(model: Path) -> RLJob:
+    """A job with the defaults, for a model that belongs to none."""
+    allow_modules_in(Path.cwd())
+    content = {
+        "apiVersion": "rljob.dev/v1alpha1",
+        "kind": "RLJob",
+        "metadata": {"name": "evaluation"},
+        "spec": {
+            "steps": 1,
+            "model": {"uri": str(model)},
+            "data": {"dataset": "chain_sum"},
+            "rollout": {
+                "pools": [{"name": "here"}],
+                "sampling": {"maxTokens": usual_max_tokens(str(model), 512)},
+            },
+        },
+    }
+    return RLJob.model_validate(content, by_alias=True, by_name=False)
+
+
+def _source(data: str) -> dict[str, Any]:
+    suffix = Path(data).suffix.lower()
+    if suffix in {".jsonl", ".parquet"}:
+        return {"source": suffix.removeprefix("."), "dataset": str(Path(data).resolve()), "options": {}}
+    if suffix or "/" in data:
+        raise SpecError(
+            "--data", f"{data}: give a .jsonl or a .parquet file, or the name of a task of reasoning-gym"
+        )
+    return {"source": "reasoning-gym", "dataset": data, "options": {}}
+
+
+def described(config: JobConfig) -> str:
+    """The data, rewards and engine, in a line."""
+    spec = config.spec
+    return f"{spec.data.dataset}; {', '.join(spec.reward.functions)}; engine {spec.rollout.engine.name}"

@@ -1,0 +1,1 @@
+"""`rljob explain`: what a field of the API is, without a cluster."""

@@ -1,0 +1,1 @@
+"""The Helm chart `charts/rljob`, which `rljob chart` makes of `manifests/base`."""

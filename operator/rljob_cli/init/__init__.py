@@ -1,0 +1,1 @@
+"""`rljob init`: a commented manifest to begin with."""

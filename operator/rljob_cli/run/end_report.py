@@ -1,0 +1,87 @@
+"""What `rljob run` says at its end: the results, or what was at fault and the command that continues the run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+
+import typer
+
+from rljob_cli.exits import EXIT_FAILED, EXIT_INTERRUPTED
+from rljob_cli.faults import flags_to_continue, log_of, traceback_of
+from rljob_cli.own_command import own_command
+from rljob_cli.run.run_end import RunEnd, RunExit
+from rljob_cli.run.signal_watch import NoSignal
+from rljob_cli.run_folder.folder import RunFolder
+from rljob_core.faults import UNKNOWN
+from rljob_core.spec import RLJob
+from rljob_core.words import error_in_words, one_line
+
+_PROMPT_CHARACTERS = 300
+"""Of a prompt that are shown."""
+
+
+def report_end(end: RunEnd, step: int, warnings: Sequence[NoSignal], job: RLJob, folder: RunFolder) -> int:
+    """Say how a run has ended; returns the exit code of the command.
+
+    Args:
+        end: of the run.
+        step: steps that are committed.
+        warnings: why its newest steps taught nothing.
+        job: that was run.
+        folder: of the run.
+    """
+    for warning in warnings:
+        typer.echo(warning.line, err=True)
+        for line in _prompts(warning.prompts, job):
+            typer.echo(f"  {line}", err=True)
+        if warning.prompts and (folder.path / "samples").is_dir():
+            command = own_command("samples", str(folder.path), "--training", "--step", str(step))
+            typer.echo(f"  what was answered: {command}", err=True)
+    if end.exit is RunExit.SUCCEEDED:
+        typer.echo(f"finished: {step} steps; results in {folder.path}")
+        typer.echo(f"to check it: {own_command('audit', str(folder.path))}")
+        return 0
+    log, flags = folder.path / "logs", list[str]()
+    if end.exit is RunExit.INTERRUPTED:
+        typer.echo(f"interrupted at step {step}, by a signal from outside", err=True)
+    else:
+        fault = end.fault or UNKNOWN
+        log = log_of(fault, job.metadata.name, log)
+        flags = flags_to_continue(fault, end.message)
+        typer.echo(f"error: {job.metadata.name} failed at step {step}: {end.message}", err=True)
+        for line in traceback_of(fault, log):
+            typer.echo(f"  {line}", err=True)
+        typer.echo(f"at fault: {fault.who}", err=True)
+        typer.echo(f"to do: {fault.remedy}", err=True)
+    typer.echo(f"log: {log}", err=True)
+    typer.echo(f"to continue: {resume_command(*flags)}", err=True)
+    return EXIT_INTERRUPTED if end.exit is RunExit.INTERRUPTED else EXIT_FAILED
+
+
+def _prompts(numbers: Sequence[int], job: RLJob) -> Iterator[str]:
+    """The prompts of these numbers, and the answers that their items have."""
+    if not numbers:
+        return
+    from rljob_runtime.data.prompts import PromptSource
+
+    try:
+        source = PromptSource(job.spec.data, model_uri=job.spec.model.uri)
+        for number in numbers:
+            answer = source.item(number).get("answer")
+            known = f", answer {one_line(str(answer))!r}" if answer is not None else ""
+            yield f"prompt {number}: {source.text(number)[:_PROMPT_CHARACTERS]!r}{known}"
+    except Exception as error:  # the file may be gone, and the data's own code may raise anything
+        yield f"the prompts cannot be read: {error_in_words(error)}"
+
+
+def resume_command(*flags: str) -> str:
+    """The command that was given, to continue; without its flags of that kind: a rollback is done."""
+    arguments = iter(sys.argv[1:])
+    kept = []
+    for argument in arguments:
+        if argument == "--from-version":
+            next(arguments, None)
+        elif argument != "--resume" and not argument.startswith("--from-version="):
+            kept.append(argument)
+    return own_command(*kept, "--resume", *flags)

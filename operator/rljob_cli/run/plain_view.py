@@ -1,0 +1,97 @@
+"""The output of `rljob run` where it is redirected: plain lines, each with the time of day."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+
+from rljob_cli.run.event_log import EventLog
+from rljob_cli.run.run_progress import RunProgress
+from rljob_cli.run.time_left import TimeLeft
+from rljob_cli.run.view import changed_text, decimal, event_text, mixed
+from rljob_core.messages import StepMetrics
+from rljob_core.metrics_history import kind_of
+from rljob_core.spec import RLJob
+from rljob_operator.cluster.port import Event
+
+_PLAIN_SECONDS = 2.0
+
+
+class PlainView:
+    """Prints plain lines: at most one step every two seconds, but every evaluation, event and message."""
+
+    def __init__(self, console: Console, job: RLJob, events: EventLog) -> None:
+        self._console = console
+        self._log = events
+        self._times = TimeLeft(time.monotonic())
+        self._steps = job.spec.steps
+        self._next = 0.0
+        self._held: tuple[StepMetrics, RunProgress] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._flush()
+
+    def line(self, line: StepMetrics, progress: RunProgress) -> None:
+        """Print an evaluation at once, and a step if two seconds have passed since the last; else keep the step."""
+        kind = kind_of(line)
+        if kind == "commit":
+            self._times.committed(line.version, time.monotonic())
+            self._held = (line, progress)
+            if time.monotonic() >= self._next:
+                self._flush()
+        elif kind == "evaluation":
+            self._flush()
+            self._print(
+                f"held-out at version {line.version}: {decimal(line.heldout_sampled)} sampled, "
+                f"{decimal(line.heldout_greedy)} greedy{mixed(line)}"
+            )
+
+    def refresh(self, progress: RunProgress) -> None:  # noqa: ARG002  the protocol's
+        """Print the kept step if two seconds have passed since the last one."""
+        if self._held is not None and time.monotonic() >= self._next:
+            self._flush()
+
+    def event(self, event: Event) -> None:
+        """Print the event."""
+        self._log.add(event_text(event))
+        self._print(event_text(event))
+
+    def changed(self, job: RLJob) -> None:
+        """Print the job's new pipeline settings."""
+        self._steps = job.spec.steps
+        self.note(changed_text(job))
+
+    def note(self, text: str) -> None:
+        """Print the message, after the kept step if there is one."""
+        self._log.add(text)
+        self._flush()
+        self._print(text)
+
+    def _flush(self) -> None:
+        if self._held is None:
+            return
+        line, progress = self._held
+        self._held = None
+        self._next = time.monotonic() + _PLAIN_SECONDS
+        stats = line.stats
+        staleness = "–" if stats is None else f"{stats.staleness_mean:.2f} (max {stats.staleness_max})"
+        rate = progress.rollout.per_second or line.tokens_per_second
+        planned = progress.planned(self._steps)
+        self._print(
+            f"step {line.step}/{planned}  reward {decimal(line.reward_mean)}  "
+            f"staleness {staleness}  {rate:,.0f} tokens/s  engines {line.engines}  "
+            f"{self._times.text(planned, time.monotonic())}"
+        )
+
+    def _print(self, text: str) -> None:
+        self._console.print(
+            f"{time.strftime('%H:%M:%S')}  {text}", markup=False, highlight=False, soft_wrap=True
+        )

@@ -1,0 +1,166 @@
+"""Finds out whether a run teaches nothing: equal rewards in each group, answers that are cut, functions that say 0.
+
+Nothing in such a run fails, and it ends like any other: so `rljob run` warns early, and again at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rljob_core.messages import StepMetrics
+from rljob_core.spec import RLJobSpec
+
+EARLY_STEPS = 3
+"""Steps after which a run is judged; a shorter run is judged by all of its steps."""
+_SILENT_STEPS = 10
+"""Steps, or all of a shorter job, after which a function that gave 0 to all answers is said: some apply seldom."""
+_CUT = 0.5
+"""Share of answers that end at `sampling.maxTokens` from which on this is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoSignal:
+    """One reason why steps teach little or nothing.
+
+    Attributes:
+        reason: one word, which is said once.
+        message: what it is, where to look, what to change.
+        prompts: numbers of some prompts whose answers to look at.
+        warns: something is to be changed; else it is good news.
+    """
+
+    reason: str
+    message: str
+    prompts: tuple[int, ...] = ()
+    warns: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.message}"
+
+    @property
+    def line(self) -> str:
+        """As it is said to a user."""
+        return f"warning: {self}" if self.warns else str(self)
+
+
+class SignalWatch:
+    """Tells what is new from what has been said of a run."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def new(self, found: Sequence[NoSignal]) -> list[NoSignal]:
+        """Those whose reason was not among what this was given before."""
+        unsaid = [one for one in found if one.reason not in self._said]
+        self._said.update(one.reason for one in unsaid)
+        return unsaid
+
+
+def judge(commits: Sequence[StepMetrics], spec: RLJobSpec) -> list[NoSignal]:
+    """What is wrong with the newest steps; nothing before there are `EARLY_STEPS`, or all of a shorter job.
+
+    Emulated engines draw tokens at random, and emulated backends learn nothing: of their jobs nothing is said.
+
+    Args:
+        commits: lines of committed steps, in order.
+        spec: of the job.
+    """
+    if len(commits) < min(EARLY_STEPS, spec.steps) or "Emulated" in {
+        spec.rollout.engine.name,
+        spec.trainer.backend,
+    }:
+        return []
+    newest = commits[-EARLY_STEPS:]
+    steps = f"steps {newest[0].version} to {newest[-1].version}"
+    found = []
+    if all(line.groups_uniform == 1.0 for line in newest):
+        found.append(_solved(commits) or _uniform(newest, steps))
+    cut = [
+        line.stats.truncated for line in newest if line.stats is not None and line.stats.truncated is not None
+    ]
+    if len(cut) == len(newest) and min(cut) >= _CUT:
+        most = spec.rollout.sampling.max_tokens
+        found.append(
+            NoSignal(
+                "AnswersCut",
+                f"in {steps}, {sum(cut) / len(cut):.0%} of the answers ended because they had "
+                f"{most} tokens (spec.rollout.sampling.maxTokens), and were scored as they stood: raise it, or ask "
+                "for shorter answers in spec.data.promptTemplate",
+            )
+        )
+    if len(commits) >= min(_SILENT_STEPS, spec.steps):
+        found += _silent_functions(commits, steps=f"steps 1 to {newest[-1].version}")
+    return found
+
+
+def _solved(commits: Sequence[StepMetrics]) -> NoSignal | None:
+    """The good news that the newest steps have nothing left to teach; None if it is not that.
+
+    Earlier steps taught, all answers of the newest ones had one reward, and no step's mean was better. A step of the
+    same mean whose answers differed had better answers than these.
+    """
+    best, first = commits[-1].reward_mean, len(commits)
+    while first and (line := commits[first - 1]).groups_uniform == 1.0 and not line.reward_std:
+        if line.reward_mean != best:
+            break
+        first -= 1
+    earlier = commits[:first]
+    if best is None or len(commits) - first < EARLY_STEPS:
+        return None
+    if all(line.groups_uniform in {None, 1.0} for line in earlier):
+        return None  # nothing was ever learned
+    for line in earlier:
+        mean = line.reward_mean
+        if mean is not None and (mean > best or (mean == best and line.reward_std)):
+            return None
+    return NoSignal(
+        "Solved",
+        f"since step {commits[first].version} all answers have the same best reward ({best:g}); more steps teach "
+        "nothing",
+        warns=False,
+    )
+
+
+def _uniform(newest: Sequence[StepMetrics], steps: str) -> NoSignal:
+    reward = newest[-1].reward_mean or 0.0
+    prompts = newest[-1].uniform_prompts
+    what = (
+        f"all were {reward:g}"
+        if not any(line.reward_std for line in newest)
+        else "each group had one of its own"
+    )
+    if reward > 0:
+        remedy = "the task is too easy for this model, or spec.reward.functions do not tell answers apart"
+    elif reward < 0:
+        remedy = (
+            "look at answers to these prompts: whether the model can give any that avoids the penalties of "
+            "spec.reward.functions"
+        )
+    else:
+        remedy = (
+            "look at answers to these prompts: whether the model can give any that is right, in the form that "
+            "spec.reward.functions read (if they give penalties only, 0 is the best, and the task is too easy)"
+        )
+    return NoSignal(
+        "NoSignal",
+        f"in {steps}, the rewards of each group's answers were equal ({what}), so that nothing was learned; for "
+        f"instance prompts {', '.join(map(str, prompts))}: {remedy}",
+        prompts,
+    )
+
+
+def _silent_functions(commits: Sequence[StepMetrics], *, steps: str) -> list[NoSignal]:
+    """Functions that have given 0 to every answer, beside others that have not."""
+    known = [line.reward_parts for line in commits if line.reward_parts]
+    names = {name for parts in known for name in parts}
+    silent = sorted(name for name in names if not any(parts.get(name) for parts in known))
+    if not silent or len(silent) == len(names):
+        return []  # if all of them are silent, all groups are equal
+    return [
+        NoSignal(
+            "FunctionSilent",
+            f"in {steps}, {', '.join(silent)} gave 0 in the mean of every step (a penalty that never applied gives 0, "
+            "too): look whether it finds in the answers what it reads",
+        )
+    ]

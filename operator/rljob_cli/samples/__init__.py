@@ -1,0 +1,1 @@
+"""`rljob samples`: what a model answered, why it was scored so, and what became of it."""

@@ -1,0 +1,48 @@
+"""Lets each job have accounts and streams before its pods, and does so again when they have to be other ones."""
+
+from __future__ import annotations
+
+from rljob_core.spec import RLJob
+from rljob_operator.cluster.kube.cache import JobKey
+from rljob_operator.decisions.stream_storage import trajectory_room
+from rljob_operator.reconcile.job_streams import JobStreams
+from rljob_operator.reconcile.metrics import MetricsFeed
+from rljob_operator.reconcile.nats_connection import NatsConnection
+
+
+class StreamPreparation:
+    """The jobs whose streams are as they should be.
+
+    Args:
+        connection: the connection to NATS that `metrics` and `streams` use.
+        metrics: the newest metrics of every job.
+        streams: requests about the jobs' streams.
+    """
+
+    def __init__(self, connection: NatsConnection, metrics: MetricsFeed, streams: JobStreams) -> None:
+        self._connection = connection
+        self._metrics = metrics
+        self._streams = streams
+        self._prepared: dict[JobKey, tuple[object, int]] = {}
+        """For which UID each job's streams are as they should be, over which connection, and for how many bytes."""
+
+    async def prepare(self, key: JobKey, job: RLJob, *, restorable: bool) -> None:
+        """Let the job have accounts and streams before its pods, and room before its coordinator reads a wider bound.
+
+        Also for prompts that are longer than the stream was made for, as soon as the coordinator says so.
+        """
+        metrics = self._metrics.metrics(key)
+        size = trajectory_room(job.spec, 0 if metrics is None else metrics.stream_bytes)
+        settings = job.spec.nats.replicas, job.spec.nats.credentials_generation, restorable
+        borders = self._streams.borders
+        sites = () if borders is None else borders.sites_of(job)
+        wanted = job.metadata.uid, self._connection.connections, sites, *settings
+        before, prepared = self._prepared.get(key, (None, 0))
+        if not (before == wanted and size <= prepared):
+            self._metrics.expect(key, job.metadata.uid or "")
+            if await self._streams.prepare(job, size, restorable=restorable):
+                self._prepared[key] = wanted, size
+
+    def forget(self, key: JobKey) -> None:
+        """Prepare a job's streams again, or forget the job."""
+        self._prepared.pop(key, None)

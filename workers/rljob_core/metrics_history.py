@@ -1,0 +1,38 @@
+"""What kind a line of the metrics stream is, and which lines repeat earlier ones."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rljob_core.messages import StepMetrics
+
+LineKind = Literal["commit", "evaluation", "end", "other"]
+
+
+def kind_of(line: StepMetrics) -> LineKind:
+    """Return whether a metrics line reports a commit, an evaluation or the end of the job."""
+    if line.finished:
+        return "end"
+    if line.reward_mean is not None:
+        return "commit"
+    return "evaluation" if line.heldout_sampled is not None else "other"
+
+
+class SeenLines:
+    """The lines of a metrics stream so far. A coordinator that takes over may publish one again."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[LineKind, int]] = set()
+
+    def add(self, line: StepMetrics) -> bool:
+        """Add a line and return whether it is new; one by which the user has gone back only makes room for others."""
+        if line.gone_back:
+            self._seen = {
+                (kind, version) for kind, version in self._seen if version <= line.version and kind != "end"
+            }
+            return False
+        key = (kind_of(line), line.version)
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        return True

@@ -1,0 +1,1 @@
+"""Agents that rljob knows nothing of: programs that speak OpenAI's chat completions, one process for each episode."""

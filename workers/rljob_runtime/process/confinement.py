@@ -1,0 +1,133 @@
+"""Takes rights from this process and all that it starts, for good: servers do so before they run code of users.
+
+| right | taken by |
+|---|---|
+| to open sockets other than Unix sockets, unless the job's `network` allows it | seccomp |
+| to read memory and variables of other processes of the same user, and to send them signals | Landlock |
+| of root, beyond those of other users | dropped capabilities |
+
+In a container of its own the code sees no other processes, and only the first matters. Where there are no containers,
+all of them keep it from the worker that has started the server. Landlock can do it since Linux 6.12; an
+older kernel goes without.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import os
+import platform
+import socket
+import struct
+import sys
+from dataclasses import dataclass
+
+log = logging.getLogger(__name__)
+
+_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, _PR_SET_NO_NEW_PRIVS = 22, 2, 38  # linux/prctl.h, linux/seccomp.h
+
+# linux/filter.h: load a word of the system call, jump if it is equal or at least, return what to do.
+_LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
+_ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | errno.EACCES
+_IO_URING_SETUP = 425  # it can open sockets, and seccomp does not see how it is used
+_X32 = 0x40000000  # system calls of another ABI, with other numbers
+
+_CAPABILITIES = struct.pack("=Ii", 0x20080522, 0)  # version 3, this thread
+
+_CREATE_RULESET, _RESTRICT_SELF = 444, 446  # system calls of Landlock, the same on all architectures
+_CREATE_RULESET_VERSION = 1
+_SCOPES_SINCE = 6
+_SCOPED = 0b11  # abstract Unix sockets, signals; a process of a domain can in any case not trace one outside
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """An architecture's number in `linux/audit.h`, and the number of its system call `socket`."""
+
+    audit: int
+    socket: int
+
+
+_MACHINES = {"x86_64": _Machine(0xC000003E, 41), "aarch64": _Machine(0xC00000B7, 198)}
+
+
+def confine(*, network: bool) -> None:
+    """Take the rights from this thread, those that it starts, and their children; nothing on other systems than Linux.
+
+    Args:
+        network: whether sockets of all kinds may be opened.
+
+    Raises:
+        OSError: the kernel cannot refuse sockets.
+    """
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
+    _check(libc.capset(_CAPABILITIES, bytes(24)), "capset")
+    _leave_other_processes_alone(libc)
+    if not network:
+        _refuse_sockets(libc)
+
+
+def leave_others_alone() -> None:
+    """Take from this process, and all that it starts, the rights to signal and to trace others, its parents included.
+
+    A confined server takes this from each of its processes, too: confinement alone holds all of them together. Those
+    outside can signal inwards.
+    """
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
+    _leave_other_processes_alone(libc)
+
+
+def _leave_other_processes_alone(libc: ctypes.CDLL) -> None:
+    if libc.syscall(_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION) < _SCOPES_SINCE:
+        log.info("this kernel has no Landlock scopes: only a container keeps them from other processes")
+        return
+    attributes = struct.pack("=QQQ", 0, 0, _SCOPED)
+    ruleset = libc.syscall(_CREATE_RULESET, attributes, len(attributes), 0)
+    _check(ruleset, "landlock_create_ruleset")
+    try:
+        _check(libc.syscall(_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
+    finally:
+        os.close(ruleset)
+
+
+def _refuse_sockets(libc: ctypes.CDLL) -> None:
+    machine = _MACHINES.get(platform.machine())
+    if machine is None:
+        raise OSError(
+            errno.ENOSYS, f"cannot refuse sockets on {platform.machine()}: allow the network (network: true)"
+        )
+    # Jumps are relative: (code, if true, if false, value).
+    program = [
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_IF_EQUAL, 0, 7, machine.audit),
+        (_LOAD, 0, 0, _NUMBER),
+        (_IF_AT_LEAST, 5, 0, _X32),
+        (_IF_EQUAL, 4, 0, _IO_URING_SETUP),
+        (_IF_EQUAL, 0, 2, machine.socket),
+        (_LOAD, 0, 0, _FIRST_ARGUMENT),
+        (_IF_EQUAL, 0, 1, int(socket.AF_UNIX)),
+        (_RETURN, 0, 0, _ALLOW),
+        (_RETURN, 0, 0, _REFUSE),
+    ]
+    instructions = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in program))
+
+    class _Program(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p)]
+
+    filtering = _Program(len(program), ctypes.addressof(instructions))
+    done = libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(filtering), 0, 0)
+    _check(done, "prctl(PR_SET_SECCOMP)")
+
+
+def _check(result: int, call: str) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{call}: {os.strerror(number)}")

@@ -1,0 +1,74 @@
+"""What the episodes of a job begin with: their prompts' items, and the seeds of their games."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from rljob_core.config import JobConfig
+from rljob_core.errors import EnvironmentFailed
+from rljob_core.messages import Generate
+from rljob_core.ports import EpisodeStart
+from rljob_core.stable_hash import stable_hash
+from rljob_core.trajectory import is_evaluation
+from rljob_core.words import error_in_words
+from rljob_runtime.data.prompts import ItemSource, data_of, open_items
+from rljob_runtime.environments.messages import RAISED
+
+Read = TypeVar("Read")
+
+
+class EpisodeStarts:
+    """Starts of a job's episodes.
+
+    Args:
+        config: of the job.
+        max_turns: of an episode.
+    """
+
+    def __init__(self, config: JobConfig, *, max_turns: int) -> None:
+        self._config = config
+        self._max_turns = max_turns
+        self._items = dict[bool, ItemSource]()
+        # Sources are made for one thread, and one that reads for an episode which has been cancelled reads on.
+        self._reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="items")
+
+    async def open(self) -> None:
+        """Open the items of the prompts.
+
+        Raises:
+            SpecError: the data are not what the spec needs.
+        """
+        training, held_out = data_of(self._config)
+        self._items[False] = self._items[True] = await self._read(open_items, *training)
+        if held_out != training:
+            self._items[True] = await self._read(open_items, *held_out)
+
+    def close(self) -> None:
+        """Read nothing more."""
+        self._reading.shutdown(wait=False, cancel_futures=True)
+
+    async def _read(self, read: Callable[..., Read], *of: Any) -> Read:
+        return await asyncio.get_running_loop().run_in_executor(self._reading, read, *of)
+
+    async def start_of(self, work: Generate) -> EpisodeStart:
+        """The start of an assignment's episode: the same for every attempt, and for all siblings.
+
+        Raises:
+            EnvironmentFailed: the data have no such item.
+        """
+        held_out = is_evaluation(work.trajectory)
+        try:
+            item = await self._read(self._items[held_out].item, work.prompt)
+        except Exception as error:  # the data's own code may raise anything
+            raise EnvironmentFailed(RAISED, f"item {work.prompt}: {error_in_words(error)}") from error
+        return EpisodeStart(
+            prompt=work.prompt,
+            held_out=held_out,
+            text=work.text,
+            item=item,
+            seed=stable_hash(f"{self._config.spec.data.seed}/{held_out}/{work.prompt}"),
+            max_turns=self._max_turns,
+        )
