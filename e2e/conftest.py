@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests import draw
+from tests import night
 
 from e2e.harness.availability import available
 from e2e.harness.binaries import built
@@ -38,7 +38,7 @@ _SHARED = Path("/var/tmp")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    draw.leave_out(config, items)
+    night.leave_out(config, items)
 
 
 @dataclass(frozen=True, slots=True)

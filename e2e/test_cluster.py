@@ -45,6 +45,7 @@ def eventually(kubectl: Kubectl, *arguments: str, seconds: float = 300.0) -> str
     return kubectl(*arguments)
 
 
+@pytest.mark.smoke
 def test_two_zones_are_ready(cluster: AnyCluster) -> None:
     zones = set()
     for node in cluster.kubectl.json("get", "nodes")["items"]:
@@ -54,6 +55,7 @@ def test_two_zones_are_ready(cluster: AnyCluster) -> None:
     assert zones >= {"east", "west"}
 
 
+@pytest.mark.smoke
 def test_pods_of_both_zones_meet_by_the_name_of_a_service(
     cluster: AnyCluster, here: Kubectl, namespace: str
 ) -> None:

@@ -138,7 +138,6 @@ def test_users_share_one_control_plane_until_the_last_has_gone(tmp_path: Path) -
     assert not first.exists()
 
 
-@pytest.mark.drawn("owners of test clusters that are killed", 1)
 @pytest.mark.parametrize(
     "program",
     [

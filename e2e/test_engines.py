@@ -14,7 +14,6 @@ pytestmark = pytest.mark.timeout(1800)
 STEPS = 12
 
 
-@pytest.mark.drawn("whole jobs as pods", 1)
 def test_vllm_pods_feed_a_trainer_sharded_over_two_pods(jobs: tuple[Kubectl, Path]) -> None:
     kubectl, _folder = jobs
     manifest = example("chain-sum")

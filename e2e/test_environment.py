@@ -17,7 +17,6 @@ from e2e.jobs import Job, example
 pytestmark = pytest.mark.timeout(1800)
 
 
-@pytest.mark.drawn("whole jobs as pods", 1)
 def test_episodes_are_played_while_their_pods_are_killed_drained_and_scaled(
     jobs: tuple[Kubectl, Path], installed: AnyCluster
 ) -> None:

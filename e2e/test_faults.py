@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import draw
+from tests.night import NIGHT
 
 from e2e.conftest import AnyCluster
 from e2e.harness.cluster import Cluster
@@ -20,7 +20,7 @@ from e2e.installation import SYSTEM, job_namespace
 from e2e.jobs import Job, emulated_example, long_example
 from e2e.plugin import Plugin, first_lines, person
 
-pytestmark = pytest.mark.timeout(1500)
+pytestmark = [pytest.mark.timeout(1500)]
 
 COST = "controller.kubernetes.io/pod-deletion-cost"
 ROLES = ["rollout", "reward", "trainer", "coordinator"]
@@ -29,7 +29,7 @@ ROLES = ["rollout", "reward", "trainer", "coordinator"]
 @pytest.fixture(scope="module")
 def job(installed: AnyCluster) -> Iterator[Job]:
     """A job whose end the last test sets."""
-    manifest = long_example("long") if draw.run_all() else emulated_example("long")
+    manifest = long_example("long") if NIGHT else emulated_example("long")
     spec = manifest["spec"]
     spec["trainer"]["checkpoint"] = {"everySteps": 5}
     spec["backoffLimit"] = 3
@@ -44,6 +44,7 @@ def engines(job: Job) -> list[dict[str, Any]]:
     return [pod for pod in job.pods("rollout") if "deletionTimestamp" not in pod["metadata"]]
 
 
+@pytest.mark.smoke
 def test_a_pool_is_scaled_and_the_idlest_engine_goes(job: Job) -> None:
     job.kubectl("scale", "rolloutpool/long-rollout-cpu", "--replicas=3")
     job.until(lambda: job.status()["pools"][0]["readyReplicas"] == 3, seconds=400)
@@ -65,7 +66,7 @@ def test_a_pool_is_scaled_and_the_idlest_engine_goes(job: Job) -> None:
     job.until(lambda: {"PoolScaled"} <= job.event_reasons(), seconds=240)
 
 
-@pytest.mark.drawn("deleted pods", 2)
+@pytest.mark.smoke
 @pytest.mark.parametrize("role", ROLES)
 def test_a_deleted_pod_is_replaced(job: Job, role: str) -> None:
     before = {pod["metadata"]["uid"] for pod in job.pods(role)}
@@ -74,6 +75,7 @@ def test_a_deleted_pod_is_replaced(job: Job, role: str) -> None:
     job.advances()
 
 
+@pytest.mark.smoke
 def test_a_killed_coordinator_is_said_to_have_recovered(job: Job) -> None:
     before, (pod,) = job.status()["writerEpoch"], job.pods("coordinator")
     job.kubectl("delete", "pod", pod["metadata"]["name"], "--force", "--grace-period=0")
@@ -82,7 +84,6 @@ def test_a_killed_coordinator_is_said_to_have_recovered(job: Job) -> None:
     job.advances()
 
 
-@pytest.mark.drawn("changes of the pipeline in pods", 1)
 @pytest.mark.parametrize(
     "pipeline",
     [
@@ -111,6 +112,7 @@ def test_a_change_of_the_pipeline_reaches_what_runs_and_is_complete(
     job.advances()
 
 
+@pytest.mark.smoke
 def test_an_operator_that_is_killed_continues(installed: AnyCluster, job: Job) -> None:
     system = installed.kubectl.within(SYSTEM)
     system("delete", "pod", "--selector=app.kubernetes.io/name=rljob-operator", "--force", "--grace-period=0")
@@ -119,6 +121,7 @@ def test_an_operator_that_is_killed_continues(installed: AnyCluster, job: Job) -
     job.advances()
 
 
+@pytest.mark.smoke
 def test_a_job_outlives_its_api_server(own_cluster: Cluster, job: Job) -> None:
     pods = {pod["metadata"]["uid"] for pod in job.pods()}
     own_cluster.control_plane.restart_api_server(kill=True, down_seconds=5)
@@ -126,7 +129,6 @@ def test_a_job_outlives_its_api_server(own_cluster: Cluster, job: Job) -> None:
     assert {pod["metadata"]["uid"] for pod in job.pods()} == pods
 
 
-@pytest.mark.drawn("whole jobs as pods", 1)
 def test_people_look_at_the_job_with_kubectl(job: Job, tmp_path: Path) -> None:
     """With the rights of `rljob-view` and of the port-forward alone, from outside the cluster."""
     plugin = Plugin(person(job.kubectl, tmp_path), tmp_path)
@@ -154,6 +156,7 @@ def test_people_look_at_the_job_with_kubectl(job: Job, tmp_path: Path) -> None:
     assert "(RLJobs there: long)" in plugin("describe", "short", code=2)
 
 
+@pytest.mark.smoke
 def test_a_suspended_job_continues_from_its_checkpoint(job: Job, tmp_path: Path) -> None:
     plugin = Plugin(job.kubectl, tmp_path)
     attempt = job.status()["trainerAttempt"]
@@ -170,6 +173,7 @@ def test_a_suspended_job_continues_from_its_checkpoint(job: Job, tmp_path: Path)
     job.until(lambda: "TrainerRestarted" in job.event_reasons(), seconds=240)
 
 
+@pytest.mark.smoke
 def test_a_drained_node_is_left(installed: AnyCluster, job: Job) -> None:
     kubectl = installed.kubectl
     (nats,) = kubectl.within(SYSTEM).json("get", "pods", "--selector=app.kubernetes.io/name=nats")["items"]
@@ -200,9 +204,10 @@ def test_a_trainer_on_a_lost_node_is_replaced(own_cluster: Cluster, job: Job) ->
         own_cluster.reboot(lost)
 
 
+@pytest.mark.smoke
 def test_at_the_end_nothing_is_lost_or_trained_twice(job: Job) -> None:
     job.advances()  # after an outage the status may be far behind; now it is by seconds, in which the job goes on
-    steps = job.status()["step"] + (600 if draw.run_all() else 30)  # ten seconds' worth, or more
+    steps = job.status()["step"] + (600 if NIGHT else 30)  # ten seconds' worth, or more
     job.kubectl("patch", "rljob", "long", "--type=merge", f'--patch={{"spec": {{"steps": {steps}}}}}')
     job.until(lambda: job.condition("Succeeded").get("status") == "True", seconds=1200)
     assert job.status()["step"] == steps

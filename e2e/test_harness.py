@@ -94,7 +94,6 @@ def test_of_a_pod_that_fails_each_container_s_log_is_shown_and_the_one_before() 
     assert log_commands({"metadata": {"name": "p"}}) == {}
 
 
-@pytest.mark.drawn("owners of test clusters that are killed", 1)
 def test_nothing_of_a_cluster_outlives_a_kill_of_its_owner(tmp_path: Path) -> None:
     with available():
         requirements(tmp_path)

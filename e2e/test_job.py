@@ -26,7 +26,6 @@ API_SERVER = "kubernetes.default.svc:443"
 METRICS = 9464
 
 
-@pytest.mark.drawn("whole jobs as pods", 1)
 def test_the_demo_runs_as_pods_on_two_nodes(
     jobs: tuple[Kubectl, Path], installed: AnyCluster, namespace: str
 ) -> None:

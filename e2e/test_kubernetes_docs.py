@@ -30,7 +30,6 @@ def write_example(folder: Path) -> None:
     assert example.read_text() != text
 
 
-@pytest.mark.drawn("whole jobs as pods", 1)
 def test_the_page_shows_what_happens(jobs: tuple[Kubectl, Path], tmp_path: Path) -> None:
     kubectl, folder = jobs
     write_example(tmp_path)

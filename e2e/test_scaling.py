@@ -157,7 +157,6 @@ def follows(job: Job, metric: dict[str, Any], *, least: int) -> None:
     end_well(job)
 
 
-@pytest.mark.drawn("autoscalers", 1)
 def test_kubernetes_own_autoscaler_follows_the_operator(
     jobs: tuple[Kubectl, Path], metrics: ExternalMetrics
 ) -> None:
@@ -170,7 +169,6 @@ def test_kubernetes_own_autoscaler_follows_the_operator(
     follows(job, {"type": "External", "external": external}, least=1)
 
 
-@pytest.mark.drawn("autoscalers", 1)
 def test_keda_s_protocol_starts_the_first_engine_and_sets_their_number(
     jobs: tuple[Kubectl, Path], metrics: ExternalMetrics, tmp_path: Path
 ) -> None:
@@ -268,7 +266,6 @@ def has_handed_over(job: Job, before: EngineEnds) -> bool:
     return drained and ends.resumed_tokens > before.resumed_tokens
 
 
-@pytest.mark.drawn("engines that leave a node", 1)
 def test_engines_leave_a_node_at_its_notice(spot_job: Job, places: Places) -> None:
     job, engines, before = spot_job, engines_on(spot_job, places.spot), engine_ends(spot_job)
     assert len(engines) >= 3
@@ -282,7 +279,6 @@ def test_engines_leave_a_node_at_its_notice(spot_job: Job, places: Places) -> No
     job.until(lambda: has_handed_over(job, before), seconds=400)
 
 
-@pytest.mark.drawn("engines that leave a node", 1)
 def test_a_drain_evicts_spot_engines_at_once(spot_job: Job, places: Places) -> None:
     """Each waits for no replacement of the one before: there is no other node for it."""
     job, kubectl = spot_job, spot_job.kubectl

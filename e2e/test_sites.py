@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import draw
+from tests.night import NIGHT, chance
 
 from e2e.conftest import FLAGS
 from e2e.console import Terminal, essence
@@ -31,8 +31,8 @@ from e2e.two_sites import SITE, TwoSites
 
 pytestmark = pytest.mark.timeout(1800)
 
-MINUTES_AWAY = 300.0 if draw.run_all() else 60.0
-SHORT_CUTS, LONGEST_SHORT_CUT = (50, 20.0) if draw.run_all() else (8, 5.0)
+MINUTES_AWAY = 300.0 if NIGHT else 60.0
+SHORT_CUTS, LONGEST_SHORT_CUT = (50, 20.0) if NIGHT else (8, 5.0)
 FAULTS = ("faults of sites", 1)
 
 
@@ -137,19 +137,17 @@ def test_a_pool_is_scaled_at_the_hub(job: SiteJob) -> None:
     job.works()
 
 
-@pytest.mark.drawn(*FAULTS)
 def test_many_short_cuts(sites: TwoSites, job: SiteJob) -> None:
-    engines, chance = job.engines(), draw.chance("short cuts")
+    engines, cuts = job.engines(), chance("short cuts")
     for _ in range(SHORT_CUTS):
         sites.wan.cut()
-        time.sleep(chance.uniform(0.3, LONGEST_SHORT_CUT))
+        time.sleep(cuts.uniform(0.3, LONGEST_SHORT_CUT))
         sites.wan.mend()
-        time.sleep(chance.uniform(0.0, 10.0))
+        time.sleep(cuts.uniform(0.0, 10.0))
     job.works()
     assert job.engines() == engines
 
 
-@pytest.mark.drawn(*FAULTS)
 def test_a_site_that_is_away_for_minutes(sites: TwoSites, job: SiteJob) -> None:
     """Others train on, and no engine ends."""
     engines = job.engines()
@@ -167,7 +165,6 @@ def test_a_site_that_is_away_for_minutes(sites: TwoSites, job: SiteJob) -> None:
     assert job.engines() == engines
 
 
-@pytest.mark.drawn(*FAULTS)
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_a_link_that_carries_nothing_in_one_direction(sites: TwoSites, job: SiteJob, direction: str) -> None:
     engines = job.engines()
@@ -181,7 +178,6 @@ def test_a_link_that_carries_nothing_in_one_direction(sites: TwoSites, job: Site
     assert job.engines() == engines
 
 
-@pytest.mark.drawn(*FAULTS)
 def test_a_link_that_loses_packets(sites: TwoSites, job: SiteJob) -> None:
     sites.wan.lose(0.05)
     try:
@@ -190,7 +186,6 @@ def test_a_link_that_loses_packets(sites: TwoSites, job: SiteJob) -> None:
         sites.wan.mend()
 
 
-@pytest.mark.drawn(*FAULTS)
 def test_the_site_s_nats_server_is_killed(sites: TwoSites, job: SiteJob) -> None:
     engines = job.engines()
     for _ in range(2):
@@ -199,7 +194,6 @@ def test_the_site_s_nats_server_is_killed(sites: TwoSites, job: SiteJob) -> None
     assert job.engines() == engines
 
 
-@pytest.mark.drawn(*FAULTS)
 def test_the_site_s_operator_is_killed(sites: TwoSites, job: SiteJob) -> None:
     engines = job.engines()
     job.scale(2)
@@ -211,7 +205,6 @@ def test_the_site_s_operator_is_killed(sites: TwoSites, job: SiteJob) -> None:
     job.until(lambda: job.serves(1), seconds=400)
 
 
-@pytest.mark.drawn(*FAULTS)
 def test_the_site_s_api_server_is_away(sites: TwoSites, job: SiteJob) -> None:
     engines = job.engines()
     sites.site.control_plane.daemons["kube-apiserver"].stop(kill=True)
@@ -222,7 +215,6 @@ def test_the_site_s_api_server_is_away(sites: TwoSites, job: SiteJob) -> None:
     assert job.engines() == engines
 
 
-@pytest.mark.drawn(*FAULTS)
 def test_the_site_s_node_is_drained_during_a_cut(sites: TwoSites, job: SiteJob) -> None:
     """Everything at the site goes, its NATS server and its operator too, and comes back, before the link does."""
     before, there = job.engines().keys(), sites.site.kubectl
@@ -240,7 +232,6 @@ def test_the_site_s_node_is_drained_during_a_cut(sites: TwoSites, job: SiteJob) 
     job.works()
 
 
-@pytest.mark.drawn(*FAULTS)
 def test_a_job_is_changed_during_a_cut(sites: TwoSites, job: SiteJob) -> None:
     engines = job.engines()
     sites.wan.cut()
@@ -254,7 +245,6 @@ def test_a_job_is_changed_during_a_cut(sites: TwoSites, job: SiteJob) -> None:
     assert job.engines() == engines
 
 
-@pytest.mark.drawn(*FAULTS)
 def test_a_job_is_suspended_during_a_cut(sites: TwoSites, job: SiteJob) -> None:
     sites.wan.cut()
     try:
@@ -278,7 +268,6 @@ def test_at_the_end_nothing_is_lost_or_trained_twice(job: SiteJob) -> None:
     job.until(lambda: not job.engines(), seconds=400)
 
 
-@pytest.mark.drawn(*FAULTS)
 def test_a_job_is_deleted_during_a_cut(sites: TwoSites, job: SiteJob) -> None:
     sites.kubectl.apply(over_both(emulated_example("gone")))
     gone = SiteJob(sites, "gone")
@@ -294,7 +283,7 @@ def test_a_job_is_deleted_during_a_cut(sites: TwoSites, job: SiteJob) -> None:
     job.until(lambda: not sites.far("get", "rolloutpool,deployment", "--output=name").split(), seconds=400)
 
 
-@pytest.mark.skipif(not draw.run_all(), reason="takes 13 minutes on two cores: nightly")
+@pytest.mark.skipif(not NIGHT, reason="takes 13 minutes on two cores: nightly")
 @pytest.mark.usefixtures("job")
 def test_the_demo_learns_over_both(sites: TwoSites) -> None:
     """With real models, and three cuts; a step's answers are more than the hub's engine takes at once."""

@@ -71,7 +71,6 @@ def heals(job: Job, since: float) -> None:
     log.info("healed after %.1f s", time.monotonic() - since)
 
 
-@pytest.mark.drawn("troubles", 1)
 def test_a_missing_secret(place: tuple[Job, Path]) -> None:
     job, _ = place
     key = {"name": "score-key", "key": "token"}
@@ -83,7 +82,6 @@ def test_a_missing_secret(place: tuple[Job, Path]) -> None:
     heals(job, since)
 
 
-@pytest.mark.drawn("troubles", 1)
 def test_an_image_that_nobody_has(place: tuple[Job, Path]) -> None:
     job, _ = place
     since = time.monotonic()
@@ -94,7 +92,6 @@ def test_an_image_that_nobody_has(place: tuple[Job, Path]) -> None:
     heals(job, since)
 
 
-@pytest.mark.drawn("troubles", 1)
 def test_a_pod_that_fits_nowhere(installed: AnyCluster, place: tuple[Job, Path]) -> None:
     job, _ = place
     since = time.monotonic()
@@ -109,7 +106,6 @@ def test_a_pod_that_fits_nowhere(installed: AnyCluster, place: tuple[Job, Path])
         installed.kubectl("label", "nodes", "--all", f"{LABEL}-")
 
 
-@pytest.mark.drawn("troubles", 1)
 def test_a_missing_model(place: tuple[Job, Path]) -> None:
     job, folder = place
     job.advances()
@@ -124,7 +120,6 @@ def test_a_missing_model(place: tuple[Job, Path]) -> None:
     heals(job, since)
 
 
-@pytest.mark.drawn("troubles", 1)
 def test_a_storage_that_takes_no_more(place: tuple[Job, Path]) -> None:
     job, folder = place
     job.advances()
@@ -140,7 +135,6 @@ def test_a_storage_that_takes_no_more(place: tuple[Job, Path]) -> None:
     job.advances()
 
 
-@pytest.mark.drawn("troubles", 1)
 def test_a_nats_server_that_is_away(installed: AnyCluster, place: tuple[Job, Path]) -> None:
     job, _ = place
     system = installed.kubectl.within(SYSTEM)
@@ -155,7 +149,6 @@ def test_a_nats_server_that_is_away(installed: AnyCluster, place: tuple[Job, Pat
     job.advances()
 
 
-@pytest.mark.drawn("troubles", 1)
 def test_a_trainer_that_fails_leaves_its_log(place: tuple[Job, Path]) -> None:
     """The command in the condition shows it although the job has ended, while the job exists."""
     kubectl = place[0].kubectl

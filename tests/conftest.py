@@ -1,4 +1,4 @@
-"""What all suites share: a real nats-server for each test process, and which cases of long sweeps run."""
+"""What all suites share: a real nats-server for each test process, and the order in which tests begin."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from hypothesis import HealthCheck, settings
-from tests import draw
+from tests import night
 
 pytest_plugins = ["e2e.harness.fixtures"]  # a real API server, shared by the processes of a session
 
@@ -19,15 +19,19 @@ gc.set_threshold(
 
 # Speed is the machine's, which tests share.
 settings.register_profile(
-    "shared", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+    "every commit",
+    deadline=None,
+    max_examples=50,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("all", settings.get_profile("shared"), max_examples=2000)
-settings.load_profile("all" if draw.run_all() else "shared")
+settings.register_profile("night", settings.get_profile("every commit"), max_examples=2000, derandomize=False)
+settings.load_profile("night" if night.NIGHT else "every commit")
 
 
 def pytest_report_header() -> str:
-    """Say what chose the cases of long sweeps: who sees a failure can repeat it by the variable."""
-    return "every case of every sweep" if draw.run_all() else f"sweeps drawn by {draw.SEED}={draw.seed()}"
+    """Say which seed this night has: who sees a failure can repeat it by the variable."""
+    return f"every case of every sweep, {night.VARIABLE}={night.SEED}" if night.NIGHT else ""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -37,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     the first is followed by one of the second, so that they run beside each other.
     """
     items.sort(key=_places(items).__getitem__)
-    draw.leave_out(config, items)
+    night.leave_out(config, items)
 
 
 def _places(items: Iterable[pytest.Item]) -> dict[pytest.Item, float]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from e2e.harness.errors import ClusterError
+from e2e.harness.errors import ClusterError, ProgramLostError
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # Looked up here: between fork and exec a lock that another thread held would never be released.
@@ -86,16 +86,18 @@ class Daemon:
             )
 
     def wait_until(self, ready: Callable[[], bool], *, seconds: float) -> None:
-        """Wait for a condition; a `ClusterError` with the end of the log if the process ends or time is up."""
+        """Wait for a condition; a `ProgramLostError` with the end of the log if the process ends or time is up."""
         deadline = time.monotonic() + seconds
         while True:
             running = self.running  # asked before `ready`: what was ready and then ended is no error here
             if ready():
                 return
             if not running:
-                raise ClusterError(f"{self.name} ended while it was starting:\n{self.last_words()}")
+                raise ProgramLostError(f"{self.name} ended while it was starting:\n{self.last_words()}")
             if time.monotonic() > deadline:
-                raise ClusterError(f"{self.name} is not ready after {seconds:.0f} s:\n{self.last_words()}")
+                raise ProgramLostError(
+                    f"{self.name} is not ready after {seconds:.0f} s:\n{self.last_words()}"
+                )
             time.sleep(0.05)
 
     def signal(self, number: signal.Signals) -> None:

@@ -24,7 +24,7 @@ from e2e.harness import errors
 from e2e.harness.cache import locked
 from e2e.harness.cluster import Cluster
 from e2e.harness.control_plane import ControlPlane
-from e2e.harness.errors import ClusterError, HarnessError
+from e2e.harness.errors import ClusterError, HarnessError, ProgramLostError
 from e2e.harness.node import parse_nodes
 
 _STAY, _STOP, _BYE = b"stay\n", b"stop\n", b"bye\n"
@@ -130,7 +130,7 @@ def _await_keeper(folder: Path) -> socket.socket:
     deadline = time.monotonic() + _SPAWN_SECONDS
     while (connection := _connect(folder)) is None:
         if time.monotonic() > deadline:
-            raise ClusterError(f"the keeper of the cluster did not start: {folder / 'keeper.log'}")
+            raise ProgramLostError(f"the keeper of the cluster did not start: {folder / 'keeper.log'}")
         time.sleep(0.05)
     return connection
 

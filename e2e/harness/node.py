@@ -17,7 +17,7 @@ from pathlib import Path
 from e2e.harness import cgroups, node_files
 from e2e.harness.control_plane import ControlPlane
 from e2e.harness.daemon import Daemon
-from e2e.harness.errors import ClusterError
+from e2e.harness.errors import ClusterError, ProgramLostError
 from e2e.harness.network import Network
 
 _READY_SECONDS = 180.0
@@ -78,7 +78,7 @@ class Node:
     def kubelet(self) -> Daemon:
         """To be stopped and started by tests; containers go on without it."""
         if self._kubelet is None:
-            raise ClusterError(f"node {self.name} has not joined")
+            raise ProgramLostError(f"node {self.name} has not joined")
         return self._kubelet
 
     def boot(self) -> None:
@@ -98,7 +98,7 @@ class Node:
     def load(self, archives: Sequence[Path]) -> None:
         """Import image archives; nodes have no registry to pull from."""
         if self._containerd is None:
-            raise ClusterError(f"node {self.name} has not booted")
+            raise ProgramLostError(f"node {self.name} has not booted")
         self._containerd.wait_until(
             lambda: self.run("ctr", "version").returncode == 0, seconds=_READY_SECONDS
         )

@@ -74,7 +74,6 @@ def test_engine_beside_generate(capsys: pytest.CaptureFixture[str]) -> None:
     assert "model.generate" in capsys.readouterr().out
 
 
-@pytest.mark.drawn("long benchmarks", 2)
 def test_overlap_compares_modes(capsys: pytest.CaptureFixture[str]) -> None:
     rows = overlap.main(overlap.SMOKE)["rows"]
     assert [row["mode"] for row in rows] == ["Synchronous", "BoundedAsync"]
@@ -82,7 +81,6 @@ def test_overlap_compares_modes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "speed-up" in capsys.readouterr().out
 
 
-@pytest.mark.drawn("long benchmarks", 2)
 def test_episodes_that_wait_and_the_gateway(capsys: pytest.CaptureFixture[str]) -> None:
     found = episodes.main(episodes.SMOKE)
     assert [row["episodes_per_slot"] for row in found["rows"]] == [1, 1, 2, 4]
@@ -91,14 +89,12 @@ def test_episodes_that_wait_and_the_gateway(capsys: pytest.CaptureFixture[str]) 
     assert "over keeping" in capsys.readouterr().out
 
 
-@pytest.mark.drawn("long benchmarks", 2)
 def test_dispatch_on_unequal_engines(capsys: pytest.CaptureFixture[str]) -> None:
     (row,) = dispatch.main(dispatch.SMOKE)["rows"]
     assert row["seconds_per_step"] > 0
     assert "speed-up" in capsys.readouterr().out
 
 
-@pytest.mark.drawn("long benchmarks", 2)
 def test_engines_at_two_sites_beside_one(capsys: pytest.CaptureFixture[str]) -> None:
     one, two = two_sites.main(two_sites.SMOKE)["rows"]
     assert one["tokens_per_second"] > 0
@@ -121,7 +117,6 @@ def test_a_simulated_job_beside_the_real_one(capsys: pytest.CaptureFixture[str])
     assert "ratio" in capsys.readouterr().out
 
 
-@pytest.mark.drawn("long benchmarks", 2)
 def test_learning_scores_a_run_and_a_control(capsys: pytest.CaptureFixture[str]) -> None:
     rows = learning.main(learning.SMOKE)["rows"]
     assert [row["run"] for row in rows] == ["BoundedAsync", "shuffled rewards"]
@@ -129,7 +124,6 @@ def test_learning_scores_a_run_and_a_control(capsys: pytest.CaptureFixture[str])
     assert "staleness" in capsys.readouterr().out
 
 
-@pytest.mark.drawn("long benchmarks", 2)
 def test_the_demo_beside_trl(capsys: pytest.CaptureFixture[str]) -> None:
     found = peer.main(peer.SMOKE)
     assert found["ratio"] > 0
@@ -161,7 +155,6 @@ def test_command_refuses_an_unknown_name() -> None:
     assert "no benchmark is called 'stores'" in done.stderr
 
 
-@pytest.mark.drawn("long benchmarks", 2)
 def test_operator_at_a_small_scale() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench.control_plane", "--smoke"],

@@ -22,8 +22,6 @@ from rljob_cli.job_checks.nats_server import check_servers
 from rljob_cli.manifest.load import load_job
 from rljob_core.errors import SpecError
 
-pytestmark = pytest.mark.drawn("bad input", 50)
-
 # --------------------------------------------------------------------------------------------------- fields
 
 

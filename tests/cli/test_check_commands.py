@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from invocation import rljob
-from tests import draw
+from tests.night import some
 
 from rljob_cli.exits import scratch_folder, signals_interrupt
 
@@ -110,7 +110,7 @@ INTERRUPTED = [
 
 @pytest.mark.parametrize(
     ("command", "number"),
-    draw.draw("interrupted checks", INTERRUPTED, 1),
+    some(INTERRUPTED, 1),
     ids=lambda value: value[0] if isinstance(value, list) else value.name,
 )
 def test_an_interrupted_check_leaves_nothing_behind(

@@ -244,7 +244,6 @@ async def test_a_sound_engine_passes() -> None:
     assert await engine_findings(Bigrams, []) == {}
 
 
-@pytest.mark.drawn("mistakes of engines", 4)
 @pytest.mark.parametrize(("kind", "name", "words"), ENGINES, ids=lambda value: getattr(value, "__name__", ""))
 async def test_an_engines_mistake_is_found(kind: type[Bigrams], name: str, words: str) -> None:
     patience = 3.0 if words == SILENCE else PATIENCE
@@ -424,7 +423,6 @@ def test_a_sound_backend_passes(tmp_path: Path) -> None:
     assert backend_findings(Counting, empty, ["a-folder-without-a-checkpoint-is-refused"]) == {}
 
 
-@pytest.mark.drawn("mistakes of backends", 4)
 @pytest.mark.parametrize("kind", BACKENDS, ids=lambda kind: kind.__name__)
 def test_a_backends_mistake_is_found(kind: type[Counting], tmp_path: Path) -> None:
     name, words = BACKENDS[kind]
@@ -490,7 +488,6 @@ def rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[No
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-@pytest.mark.drawn("mistakes of rewards", 4)
 @pytest.mark.usefixtures("rewards")
 @pytest.mark.parametrize("name", REWARDS)
 async def test_a_rewards_mistake_is_found(name: str) -> None:

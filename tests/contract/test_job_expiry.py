@@ -104,8 +104,8 @@ def slow(config: JobConfig) -> JobConfig:
     return config.model_copy(update={"spec": type(config.spec).model_validate(spec)})
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
-@pytest.mark.drawn("whole jobs of accounts", 1)
 async def test_a_job_outlives_its_tokens_and_trains_nothing_twice(tmp_path: Path) -> None:
     uid = uuid4().hex
     tiny_model(tmp_path / "model")

@@ -601,8 +601,8 @@ def _filled_in(value: object, places: dict[str, str]) -> Any:
 # ---------------------------------------------------------------------------------------------- whole jobs
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
-@pytest.mark.drawn("whole jobs of accounts", 1)
 async def test_a_whole_job_runs_on_its_roles_credentials(
     installation: NatsInstallation, tmp_path: Path
 ) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.draw import draw
+from tests.night import some
 
 from rljob_contract.check import Check
 from rljob_contract.reward import REWARD, RewardSubject
 from rljob_contract.samples import job_config
 
-KINDS = draw("kinds of rewards", ["exact_match", "verifier", "math_verify"], 2)
+KINDS = some(["exact_match", "verifier", "math_verify"], 2)
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -106,3 +106,8 @@ def test_equal_pools_cost_no_search() -> None:
     found = cheapest(offered, 314_159.0)
     assert found is not None
     assert found.exact
+
+
+def test_a_speed_near_zero_is_no_error() -> None:
+    pools = [PoolOffer("slow", 1.0, 1.1125369292536007e-308, 0, 5), PoolOffer("fast", 1.0, 4.0, 0, 2)]
+    assert cheapest(pools, 2.9) == allocation_of(pools, {"slow": 0, "fast": 1})

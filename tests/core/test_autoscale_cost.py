@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bench import cost
+
+pytestmark = pytest.mark.nightly
 
 
 def test_tokens_per_dollar_with_spot_engines_and_growing_answers() -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 from bounded_store import LONGEST_RESPONSE, BoundedWorld, run_to_the_end, walk, walk_without_room
-from tests.draw import chance
+from tests.night import chance
 from world import job_config
 
 from rljob_core.messages import Generate

@@ -52,7 +52,6 @@ def aborted(world: World) -> list[GroupAborted]:
     return [r for r in records(world) if isinstance(r, GroupAborted)]
 
 
-@pytest.mark.drawn("jobs with a prompt that kills engines", 6)
 @pytest.mark.parametrize("engines", [1, 2, 4])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_of_a_prompt_that_kills_engines_nothing_else_is_given_up(shape: dict[str, Any], engines: int) -> None:
@@ -112,7 +111,6 @@ def test_among_all_prompts_of_a_step_which_begin_together_it_is_found_as_soon(mo
     assert found.deaths <= 4
 
 
-@pytest.mark.drawn("costs of a prompt that kills engines", 1)
 @pytest.mark.parametrize(("seed", "step_seconds"), [(1, LONG), (2, LONG), (2, SHORT)])
 def test_one_prompt_of_a_thousand_costs_a_job_little_time(seed: int, step_seconds: float) -> None:
     clean = run(seed, nothing, step_seconds=step_seconds)
@@ -122,7 +120,6 @@ def test_one_prompt_of_a_thousand_costs_a_job_little_time(seed: int, step_second
         assert found.seconds <= 1.05 * clean.seconds
 
 
-@pytest.mark.drawn("prompts that kill later", 1)
 @pytest.mark.parametrize(("seed", "token"), [(1, 15), (1, 40)])
 def test_one_that_kills_later_is_found_as_soon(seed: int, token: int) -> None:
     clean = run(seed, nothing, step_seconds=SHORT)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from gangs import Gangs, Results, distance, run_here
-from tests.draw import draw
+from tests.night import some
 from transformers import AutoModelForCausalLM
 
 from rljob_contract.tiny_models import tiny_model
@@ -86,7 +86,7 @@ def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
     return run_here(folder, jobs(model, folder, "Torch", None))
 
 
-@pytest.fixture(scope="module", params=draw("gangs", ["Torch", *BACKENDS], 2))
+@pytest.fixture(scope="module", params=some(["FSDP", "ZeRO-2", "Torch", "ZeRO-1", "ZeRO-3"], 2))
 def gang(
     request: pytest.FixtureRequest,
     gangs: Gangs,
@@ -110,6 +110,7 @@ def assert_alike(
 # AdamW divides a gradient by its own size: where it is nearly zero, rounding decides about the step.
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", ["whole", "lora"])
 def test_the_same_steps_as_torch_alone(gang: Results, alone: Results, name: str) -> None:
     """After a step that was begun and given up, too."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from gangs import Gangs
 from safetensors import safe_open
-from tests.draw import draw
+from tests.night import some
 
 from runs import LiveRun, audit
 
@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-ONE_OF_THE_RUNS = pytest.mark.drawn("runs of backends", 1)
 
 Run = Callable[..., LiveRun]
 
@@ -60,12 +59,10 @@ def written_by(checkpoint: Path) -> int:
     return 0
 
 
-@ONE_OF_THE_RUNS
 def test_the_page_s_job_runs(run: Run) -> None:
     assert written_by(succeeds(run(steps=4))) == 2
 
 
-@ONE_OF_THE_RUNS
 def test_a_job_continues_with_other_backends_and_numbers_of_ranks(run: Run) -> None:
     settings: dict[str, Any] = {"trainer__checkpoint__everySteps": 1}
     first = run(steps=500, **settings)
@@ -87,7 +84,6 @@ def test_a_job_continues_with_other_backends_and_numbers_of_ranks(run: Run) -> N
     assert "fresh optimizer" not in again.logs()
 
 
-@ONE_OF_THE_RUNS
 def test_adapters_over_all_stages_of_deepspeed(run: Run) -> None:
     checkpoint = succeeds(
         run(
@@ -103,16 +99,17 @@ def test_adapters_over_all_stages_of_deepspeed(run: Run) -> None:
 
 FSDP = [("FSDP", []), ("FSDP", ["dtype=bfloat16"])]
 DEEPSPEED = [
+    ("DeepSpeed", ["zeroStage=2"]),
     ("DeepSpeed", ["zeroStage=1"]),
     ("DeepSpeed", ["zeroStage=1", "dtype=bfloat16"]),
-    ("DeepSpeed", ["zeroStage=2"]),
     ("DeepSpeed", ["zeroStage=3"]),
 ]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("name", "options"),
-    [*draw("contracts of FSDP", FSDP, 1), *draw("contracts of DeepSpeed", DEEPSPEED, 1)],
+    [*some(FSDP, 1), *some(DEEPSPEED, 1)],
 )
 def test_it_keeps_the_contract_of_backends(
     gangs: Gangs, tmp_path: Path, name: str, options: list[str]

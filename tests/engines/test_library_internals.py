@@ -7,7 +7,7 @@ import inspect
 import pytest
 import torch
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries' own
+pytestmark = [pytest.mark.smoke, pytest.mark.filterwarnings("ignore")]  # of the libraries' own
 
 
 def test_torch_has_flash_attention_on_a_cpu_with_its_backward() -> None:

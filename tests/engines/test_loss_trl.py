@@ -17,7 +17,7 @@ from rljob_core.ports import TrainingSample
 from rljob_runtime.training.backends.torch import TorchBackend
 from rljob_runtime.training.registry import create_backend
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of TRL's own
+pytestmark = [pytest.mark.smoke, pytest.mark.filterwarnings("ignore")]  # of TRL's own
 
 LONGEST, KL = 32, 0.04
 #: What each is called there. CISPO's upper end is given as it is, not by how far above 1 it lies.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from safetensors.torch import load_file
-from tests.draw import draw
+from tests.night import some
 from vllm_processes import vllm_server
 
 from rljob_contract.check import Check
@@ -57,7 +57,7 @@ def behind_its_server(model: Path, stack: ExitStack, logs: Path) -> Callable[[],
 
 
 # Each takes minutes. Other tests of each commit use vLLM in process and behind a server.
-KINDS = draw("kinds of vLLM", [in_process, keeping_its_cache, behind_its_server], 1)
+KINDS = some([in_process, keeping_its_cache, behind_its_server], 1)
 
 
 @pytest_asyncio.fixture(params=KINDS, scope="module", loop_scope="module")

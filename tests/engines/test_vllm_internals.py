@@ -14,7 +14,7 @@ import pytest
 
 from rljob_cli.generate.dashboard import dashboard
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of vLLM's own
+pytestmark = [pytest.mark.smoke, pytest.mark.filterwarnings("ignore")]  # of vLLM's own
 
 
 def queries() -> list[str]:

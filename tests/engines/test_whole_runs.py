@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "manifests" / "examples" / "chain-sum.yaml"
 STEPS = 30
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.drawn("whole runs", 1)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 Run = Callable[..., LiveRun]
 

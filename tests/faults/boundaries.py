@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from observed_messages import Seen, Sighting, WeightsWritten, part_of
-from tests import draw
+from tests.night import NIGHT, chance
 
 from rljob_core.messages import EngineSignal, RewardResult, StepProposed, VersionAnnounced
 from rljob_core.records import FedMicroBatch, MicroBatchAssigned, StepCommitted
@@ -54,9 +54,9 @@ def planned() -> dict[str, tuple[str, ...]]:
     The tests of a commit kill one of the five roles at each boundary, so each role at two of the ten boundaries;
     `make nightly` kills every role at every boundary.
     """
-    if draw.run_all():
+    if NIGHT:
         return {boundary.name: ROLES for boundary in BOUNDARIES}
-    order = draw.chance("roles at boundaries").sample(ROLES, len(ROLES))
+    order = chance("roles at boundaries").sample(ROLES, len(ROLES))
     return {boundary.name: (order[number % len(ROLES)],) for number, boundary in enumerate(BOUNDARIES)}
 
 

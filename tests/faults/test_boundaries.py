@@ -10,7 +10,7 @@ from faulty_run import FaultyRun
 from kill_locations import epochs
 from tests.emulated import emulated
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.smoke, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from cluster_faults import FAULTS, Fault, upgraded_in_turn
+from cluster_faults import FAULTS, Fault, leader_killed, upgraded_in_turn
 from nats_cluster import SIZE, NatsCluster
-from tests.draw import draw
+from tests.night import some
 
 from rljob_core.errors import Fenced
 from rljob_core.ports import MESSAGE_ID, Channel, MessageStore
@@ -125,10 +125,12 @@ async def until(reached: Callable[[], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
+IN_ORDER = [leader_killed, *(fault for fault in FAULTS if fault is not leader_killed), upgraded_in_turn]
+
+
+@pytest.mark.smoke
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "fault", draw("faults of a cluster", [*FAULTS, upgraded_in_turn], 1), ids=lambda fault: fault.__name__
-)
+@pytest.mark.parametrize("fault", some(IN_ORDER, 1), ids=lambda fault: fault.__name__)
 async def test_what_was_acknowledged_is_there_once(
     cluster: NatsCluster, fault: Fault, record_property: Callable[[str, object], None]
 ) -> None:

@@ -14,8 +14,8 @@ import pytest
 from boundaries import BOUNDARIES, ROLES
 from faulty_run import PATIENCE, FaultyRun, apart, signal_pods
 from kill_locations import commits, epochs
-from tests.draw import chance, draw
 from tests.emulated import emulated
+from tests.night import chance, some
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -26,7 +26,7 @@ AT = {boundary.name: boundary for boundary in BOUNDARIES}
 
 def test_each_role_continues_after_it_stood_still(start: Callable[..., FaultyRun]) -> None:
     """At once, each in a run of its own: they mostly wait. A commit freezes three of the five."""
-    roles = draw("frozen roles", ROLES, 3)
+    roles = some(ROLES, 3)
 
     def frozen(role: str) -> None:
         # One engine that stands still does not stop the others: their job must outlast it.
@@ -53,7 +53,7 @@ def test_each_role_continues_after_it_stood_still(start: Callable[..., FaultyRun
 # Of each role a commit freezes one.
 AT_COORDINATOR = [("coordinator", "proposed"), ("coordinator", "committed")]
 AT_TRAINER = [("trainer", "fed"), ("trainer", "weights written")]
-REPLACED = [*draw("frozen coordinators", AT_COORDINATOR, 1), *draw("frozen trainers", AT_TRAINER, 1)]
+REPLACED = [*some(AT_COORDINATOR, 1), *some(AT_TRAINER, 1)]
 
 
 @pytest.mark.parametrize(("role", "boundary"), REPLACED)

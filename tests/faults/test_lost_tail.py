@@ -9,8 +9,8 @@ import pytest
 from cut_files import cut_bytes, cut_messages, stream_folder
 from faulty_run import FaultyRun
 from kill_locations import Written, commits, read_ledger
-from tests.draw import chance
 from tests.emulated import emulated
+from tests.night import chance
 from watcher import names_of
 
 from rljob_core.records import MicroBatchAssigned, Record, StepCommitted, StepRestored

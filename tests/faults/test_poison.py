@@ -14,14 +14,14 @@ from boundaries import BOUNDARIES
 from dying_engine import install_dying_engine
 from faulty_run import PROMPTS, FaultyRun
 from kill_locations import Written
-from tests.draw import chance
 from tests.emulated import emulated
+from tests.night import chance
 
 from rljob_core.records import GroupAborted, GroupReserved, StepRestored
 from rljob_core.spec import DataSpec
 from rljob_runtime.data.prompts import PromptSource
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.smoke, pytest.mark.slow, pytest.mark.timeout(900)]
 
 STEPS = 6
 HANG_SECONDS = 8
@@ -69,7 +69,6 @@ def job(prompts: Path) -> dict[str, Any]:
     return changes
 
 
-@pytest.mark.drawn("poison in real processes", 1)
 def test_only_the_poisoned_groups_are_given_up(
     start: Callable[..., FaultyRun], job: dict[str, Any], disk_of: Callable[[str], Disk]
 ) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from faulty_run import FaultyRun
 from installed import install
-from tests.draw import draw
 from tests.emulated import emulated
+from tests.night import some
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -84,7 +84,7 @@ SYMPTOMS = {
 }
 
 
-@pytest.mark.parametrize("symptom", draw("poisoned batches", sorted(SYMPTOMS), 1))
+@pytest.mark.parametrize("symptom", some(sorted(SYMPTOMS), 1))
 def test_a_batch_that_nobody_can_learn_from_is_named(
     symptom: str, start: Callable[..., FaultyRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 from faulty_run import PROMPTS, FaultyRun
-from tests.draw import chance
 from tests.emulated import emulated
+from tests.night import chance
 
 from rljob_core.records import GroupAborted
 
@@ -21,7 +21,6 @@ STEPS = 12
 REASONS = {"crash": "EnvironmentCrashed", "hang": "EnvironmentTimeout", "raise": "EnvironmentRaised"}
 
 
-@pytest.mark.drawn("poison in real processes", 1)
 def test_only_the_prompts_whose_episodes_fail_are_given_up(
     start: Callable[..., FaultyRun], tmp_path: Path
 ) -> None:

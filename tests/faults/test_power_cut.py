@@ -8,10 +8,11 @@ import pytest
 from block_device import Disk
 from boundaries import BOUNDARIES
 from faulty_run import FaultyRun
-from tests.draw import draw
 from tests.emulated import emulated
+from tests.night import some
 
 pytestmark = [
+    pytest.mark.smoke,
     pytest.mark.slow,
     pytest.mark.timeout(1500),
 ]
@@ -22,7 +23,7 @@ STEPS = 3
 
 def test_the_power_is_cut_in_a_step(disk_of: Callable[[str], Disk], start: Callable[..., FaultyRun]) -> None:
     disk = disk_of("power cut")
-    cuts = draw("power cuts", BOUNDARIES, 2)
+    cuts = some(BOUNDARIES, 2)
     run = start("power cut", steps=STEPS * (len(cuts) + 1) + 6, **emulated())
     for number, boundary in enumerate(cuts, start=1):
         run.watch(STEPS * number)

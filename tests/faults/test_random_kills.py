@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from boundaries import ROLES
 from faulty_run import FaultyRun
-from tests import draw
 from tests.emulated import emulated
+from tests.night import NIGHT, chance
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -23,7 +23,7 @@ TORCH = {
 
 
 # A commit kills one at a time on the one kind of model, two at once on the other kind.
-SWAPPED = bool(draw.chance("kinds of random kills").getrandbits(1))
+SWAPPED = bool(chance("kinds of random kills").getrandbits(1))
 ONE = [
     pytest.param("emulated", emulated(), id="emulated"),
     pytest.param("real model", TORCH, id="real-model"),
@@ -35,14 +35,14 @@ TWO = [
 
 
 def chosen(kinds: list[Any], place: int) -> list[Any]:
-    return kinds if draw.run_all() else [kinds[place]]
+    return kinds if NIGHT else [kinds[place]]
 
 
 @pytest.mark.parametrize(("name", "changes"), chosen(ONE, int(SWAPPED)))
 def test_any_one(start: Callable[..., FaultyRun], name: str, changes: Any) -> None:
     run = start(f"one at a time, {name}", steps=STEPS, **changes)
     run.watch()
-    drawn = draw.chance("one at any moment")
+    drawn = chance("one at any moment")
     for role in drawn.sample(ROLES, len(ROLES)):
         run.strike(role, chance=drawn)
     run.finish()
@@ -54,7 +54,7 @@ def test_any_two_at_once(
 ) -> None:
     run = start(f"two at once, {name}", steps=STEPS, **changes)
     run.watch()
-    drawn = draw.chance("two at any moment")
+    drawn = chance("two at any moment")
     for pair in drawn.sample(pairs, len(pairs)):
         run.strike(*drawn.sample(pair, 2), chance=drawn)
     run.finish()

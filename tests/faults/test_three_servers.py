@@ -17,8 +17,8 @@ from block_device import Disk
 from cluster_faults import FAULTS, Fault, leaders_disk_full, upgraded_in_turn
 from faulty_run import Say
 from nats_cluster import SIZE, NatsCluster
-from tests import draw
 from tests.emulated import emulated
+from tests.night import NIGHT, chance
 from watcher import names_of
 
 from rljob_core.ports import Channel
@@ -27,17 +27,17 @@ from runs import LiveRun, write_job
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 #: `make nightly` has 64 in a run.
-COUNT = 64 if draw.run_all() else 5
+COUNT = 64 if NIGHT else 5
 
 
 def drawn() -> list[Fault]:
     """First the upgrade, then a full disk and others: each once before one comes again."""
-    chance = draw.chance("faults of three servers")
+    order = chance("faults of three servers")
     faults = [leaders_disk_full]
     while len(faults) < COUNT - 1:
-        faults += chance.sample(FAULTS, len(FAULTS))
+        faults += order.sample(FAULTS, len(FAULTS))
     faults = faults[: COUNT - 1]
-    chance.shuffle(faults)
+    order.shuffle(faults)
     return [upgraded_in_turn, *faults]
 
 

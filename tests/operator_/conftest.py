@@ -13,6 +13,13 @@ from small_job import MakeJob, make_small_job
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on an API server need Kubernetes' programs."""
+    for item in items:
+        if "control_plane" in getattr(item, "fixturenames", ()):
+            item.add_marker("kube")
+
+
 @pytest.fixture
 def make_job() -> MakeJob:
     """`make_job(trainer__numNodes=2)` is the small job with spec.trainer.numNodes 2."""

@@ -23,7 +23,7 @@ from reporting_coordinator import coordinator
 
 from rljob_core.messages import PoolSpeed
 
-pytestmark = [pytest.mark.xdist_group("autoscaling"), pytest.mark.drawn("autoscaling on an API server", 4)]
+pytestmark = [pytest.mark.xdist_group("autoscaling")]
 
 POOL = "sums-rollout-cpu"
 SCALED: Object = {
@@ -94,6 +94,7 @@ def replicas(watched: Namespace, kind: str = "deployment") -> int:
     return -1 if found is None else int(found["spec"]["replicas"])
 
 
+@pytest.mark.smoke
 def test_a_pool_follows_its_autoscaler(
     operator: Operator, watched: Namespace, metrics: ExternalMetrics
 ) -> None:

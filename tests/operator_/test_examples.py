@@ -20,6 +20,8 @@ from rljob_operator.children.desired import Targets, desired
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.nats.accounts import Seeds, issuer
 
+pytestmark = pytest.mark.smoke
+
 Object = dict[str, Any]
 
 EXAMPLES = sorted((MANIFESTS / "examples").glob("*.yaml"))

@@ -94,7 +94,6 @@ def pod_groups(control_plane: ControlPlane) -> Iterator[None]:
         control_plane.kubectl("delete", "crd", crd["metadata"]["name"])
 
 
-@pytest.mark.drawn("gangs", 2)
 def test_both_pods_are_placed_or_none(operator: Operator, watched: Namespace, tmp_path: Path) -> None:
     add_node(watched, "a")
     watched.apply(gang_job(watched))
@@ -129,7 +128,6 @@ def test_both_pods_are_placed_or_none(operator: Operator, watched: Namespace, tm
     until(lambda: watched.names("workload") == [])
 
 
-@pytest.mark.drawn("gangs", 2)
 def test_without_a_gang_half_of_it_holds_a_node_and_the_condition_says_who_waits(
     operator: Operator, watched: Namespace
 ) -> None:
@@ -150,7 +148,6 @@ def test_without_a_gang_half_of_it_holds_a_node_and_the_condition_says_who_waits
     assert placed(watched) == 0
 
 
-@pytest.mark.drawn("gangs", 2)
 def test_an_elastic_gang_is_placed_from_its_minimum_on(operator: Operator, watched: Namespace) -> None:
     for name in ("a", "b"):
         add_node(watched, name)
@@ -164,7 +161,6 @@ def test_an_elastic_gang_is_placed_from_its_minimum_on(operator: Operator, watch
     until(lambda: watched.names("workload") == ["sums-trainer-2"])
 
 
-@pytest.mark.drawn("gangs", 2)
 def test_what_the_cluster_lacks_is_said_and_awaited(
     operator: Operator, watched: Namespace, control_plane: ControlPlane
 ) -> None:
@@ -193,7 +189,6 @@ def test_what_the_cluster_lacks_is_said_and_awaited(
 
 
 @pytest.mark.usefixtures("pod_groups")
-@pytest.mark.drawn("gangs", 2)
 def test_volcano_gets_its_pod_group_and_its_pods(operator: Operator, watched: Namespace) -> None:
     queue = {"annotations": {"scheduling.volcano.sh/queue-name": "training"}}
     job = gang_job(watched, gang="Volcano")
@@ -209,7 +204,6 @@ def test_volcano_gets_its_pod_group_and_its_pods(operator: Operator, watched: Na
     assert watched.names("workload") == []
 
 
-@pytest.mark.drawn("gangs", 2)
 def test_a_gang_s_object_is_made_again_and_an_operator_that_starts_knows_it(
     operator: Operator, watched: Namespace
 ) -> None:

@@ -62,7 +62,6 @@ def pods(watched: Namespace) -> dict[str, str]:
     }
 
 
-@pytest.mark.drawn("jobs from Git", 2)
 def test_nothing_drifts_while_an_autoscaler_scales(
     operator: Operator, watched: Namespace, repository: JobRepository
 ) -> None:
@@ -113,7 +112,6 @@ def made_for(watched: Namespace, job: str) -> list[Object]:
     return [found for found in listed if (found["metadata"].get("labels") or {}).get("rljob.dev/job") == job]
 
 
-@pytest.mark.drawn("jobs from Git", 2)
 async def test_a_prune_takes_what_has_left_the_repository_and_nothing_else(
     operator: Operator, watched: Namespace, repository: JobRepository, nats_server: EmbeddedServer
 ) -> None:
@@ -176,7 +174,6 @@ def _apply_two_jobs(watched: Namespace, repository: JobRepository) -> None:
     trains(watched, "short")
 
 
-@pytest.mark.drawn("jobs from Git", 2)
 def test_a_running_job_changes_by_commits(
     operator: Operator, watched: Namespace, repository: JobRepository
 ) -> None:
@@ -232,7 +229,6 @@ def _volumes(watched: Namespace, name: str) -> list[str]:
     return [volume["configMap"]["name"] for volume in pod["volumes"] if volume["name"] == name]
 
 
-@pytest.mark.drawn("jobs from Git", 2)
 def test_a_commit_suspends_and_the_next_one_resumes(
     operator: Operator, watched: Namespace, repository: JobRepository
 ) -> None:
@@ -260,7 +256,6 @@ def test_a_commit_suspends_and_the_next_one_resumes(
     assert repository.drift("production") == ""
 
 
-@pytest.mark.drawn("jobs from Git", 2)
 def test_a_job_waits_for_what_a_later_wave_brings(
     operator: Operator, watched: Namespace, repository: JobRepository
 ) -> None:

@@ -19,8 +19,6 @@ from rljob_operator.cluster.port import Ref
 from rljob_operator.decisions.site_documents import wanted_pools
 from rljob_operator.decisions.site_reports import PoolReport
 
-pytestmark = pytest.mark.drawn("streams of sites", 14)
-
 
 @pytest.fixture
 async def servers(tmp_path: Path) -> AsyncIterator[SiteServers]:

@@ -22,8 +22,6 @@ from rljob_operator.decisions.site_buckets import BucketHello, SiteBucketNames, 
 from rljob_operator.decisions.site_reports import PoolReport
 from rljob_operator.reconcile.site_bucket import create_stream
 
-pytestmark = pytest.mark.drawn("links between hub and sites", 11)
-
 POOL = Ref("RolloutPool", "default", DEPLOYMENT.name)
 
 

@@ -20,7 +20,7 @@ from reporting_coordinator import Coordinator, coordinator
 from rljob_core.autoscale import SCHEDULE_SECONDS
 from rljob_core.messages import PoolSpeed
 
-pytestmark = [pytest.mark.xdist_group("autoscaling"), pytest.mark.drawn("autoscaling on an API server", 4)]
+pytestmark = [pytest.mark.xdist_group("autoscaling")]
 
 SCALED: Object = {
     "autoscaling": {"stabilizationWindowSeconds": 0},

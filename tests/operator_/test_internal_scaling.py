@@ -19,8 +19,6 @@ from rljob_operator.decisions.conditions import condition
 from rljob_operator.decisions.job_metrics import JobMetrics
 from rljob_operator.reconcile.reconcile import RESYNC_SECONDS, Reconciler
 
-pytestmark = pytest.mark.drawn("scaling on an API server", 7)
-
 POOLS = [
     {
         "name": "cheap",

@@ -18,7 +18,7 @@ from e2e.harness.nats_server import EmbeddedServer
 from installation import MANIFESTS, Object, rendered
 from operators import Namespace, Operator, children_of, manifest, until
 from ruamel.yaml import YAML
-from tests.draw import draw
+from tests.night import some
 from typer.testing import CliRunner
 
 from rljob_cli.commands import app
@@ -43,7 +43,7 @@ from rljob_operator.decisions.named_fields import (
 from rljob_operator.reconcile.job_rules_folder import JobRulesFolder
 
 POLICIES = MANIFESTS / "policies/jobs"
-pytestmark = pytest.mark.xdist_group("job-policy")
+pytestmark = [pytest.mark.smoke, pytest.mark.xdist_group("job-policy")]
 
 
 # ---------------------------------------------------------------------------------------------- the table
@@ -234,7 +234,7 @@ def test_every_job_here_is_one_that_the_api_takes() -> None:
 
 async def test_both_refuse_the_same_wherever_it_is_named(enforced: Kubectl, crds: SharedControlPlane) -> None:
     api, namespace = KubeApi(KubeLogin(crds.kubeconfig)), str(enforced.namespace)
-    tried = [job_of(spec, namespace) for spec in draw("names of jobs", list(jobs()), 40)]
+    tried = [job_of(spec, namespace) for spec in some(list(jobs()), 40)]
     expected = [operator_s_refusal(job, RULES).partition("; RLJobs")[0] for job in tried]
     said = [await answer(api, job) for job in tried]
     await api.close()

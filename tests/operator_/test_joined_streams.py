@@ -43,7 +43,7 @@ from rljob_runtime.messaging.nats.store import NatsStore
 SITE = "west"
 WORK = work_suffix("pod-0.a", site=SITE)
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.drawn("streams of sites", 14)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from rljob_operator.cluster.kube.watch import ChildWatches
 from rljob_operator.cluster.port import Manifest, Ref
 from rljob_operator.names import LABEL_JOB
 
-pytestmark = pytest.mark.xdist_group("operator")
+pytestmark = [pytest.mark.smoke, pytest.mark.xdist_group("operator")]
 
 
 def config_map(name: str, version: int, *, job: str = "sums") -> Manifest:

@@ -28,7 +28,7 @@ from rljob_runtime.messaging.nats.store import NatsStore
 
 SITE = "west"
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.drawn("streams of sites", 14)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 @pytest.fixture

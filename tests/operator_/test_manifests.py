@@ -21,7 +21,7 @@ from rljob_operator.reconcile.leader_election import LEADER_LABEL
 from rljob_operator.settings import Settings
 from rljob_runtime.messaging.nats.server import binary
 
-pytestmark = pytest.mark.xdist_group("manifests")
+pytestmark = [pytest.mark.smoke, pytest.mark.kube, pytest.mark.xdist_group("manifests")]
 
 EXTERNAL = MANIFESTS / "overlays/external-nats"
 CLUSTER = MANIFESTS / "overlays/nats-cluster"

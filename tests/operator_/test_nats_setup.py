@@ -42,6 +42,8 @@ from rljob_runtime.messaging.nats.client import Received
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.server import command
 
+pytestmark = pytest.mark.smoke
+
 SECRETS = (SERVER_SECRET, ISSUER_SECRET, CERTIFICATE_SECRET, ROUTES_SECRET)
 """What is there afterwards: the seeds are gone."""
 

@@ -18,7 +18,7 @@ from rljob_core.messages import STEP_METRICS, StepMetrics, StepStats
 from rljob_core.ports import Channel
 from rljob_runtime.messaging.nats.store import NatsStore
 
-pytestmark = pytest.mark.xdist_group("operator")
+pytestmark = [pytest.mark.xdist_group("operator")]
 
 
 @pytest.fixture
@@ -37,6 +37,7 @@ def settled(watched: Namespace, *, attempt: int = 1) -> bool:
     return watched.children() == children_of("sums", attempt=attempt)
 
 
+@pytest.mark.smoke
 def test_a_job_gets_its_children_and_they_go_with_it(operator: Operator, watched: Namespace) -> None:
     watched.apply(manifest())
     until(lambda: settled(watched))
@@ -73,6 +74,7 @@ def test_nothing_is_written_when_nothing_changes(operator: Operator, watched: Na
     assert operator.requests() == before
 
 
+@pytest.mark.smoke
 def test_drift_is_repaired_and_what_others_own_is_left_alone(operator: Operator, watched: Namespace) -> None:
     watched.apply(manifest())
     until(lambda: settled(watched))
@@ -98,6 +100,7 @@ def _scaled(watched: Namespace, replicas: int) -> Object | None:
     return pool if pool is not None and pool.get("status", {}).get("replicas") == replicas else None
 
 
+@pytest.mark.smoke
 def test_a_suspended_job_has_no_children_and_continues_with_the_next_attempt(
     operator: Operator, watched: Namespace
 ) -> None:
@@ -111,6 +114,7 @@ def test_a_suspended_job_has_no_children_and_continues_with_the_next_attempt(
     assert watched.get("rljob", "sums")["status"]["trainerAttempt"] == 2
 
 
+@pytest.mark.smoke
 def test_a_failed_job_keeps_the_trainers_pods_and_their_log_until_it_is_deleted(
     operator: Operator, watched: Namespace
 ) -> None:
@@ -163,6 +167,7 @@ def test_a_spec_that_cannot_be_made_stalls_and_heals(
     until(lambda: not watched.is_true("sums", "Stalled"))
 
 
+@pytest.mark.smoke
 async def test_figures_come_from_the_workers_and_streams_go_with_the_job(
     operator: Operator, watched: Namespace, nats_url: str
 ) -> None:

@@ -19,6 +19,8 @@ from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.isolation import command_policies, network_policy
 from rljob_operator.children.resolved_job import resolve_job
 
+pytestmark = pytest.mark.smoke
+
 SYSTEM, TEAM = "rljob-system", "default"
 CLUSTER = MANIFESTS / "overlays/nats-cluster"
 CLIENTS, ROUTES, MONITOR, METRICS, API, NAMES = 4222, 6222, 8222, 8080, 443, 53

@@ -41,7 +41,7 @@ from rljob_operator.cluster.kube.login import KubeLogin
 from rljob_operator.cluster.port import Ref
 from rljob_operator.nats.accounts import Seeds, issuer, server_config
 
-pytestmark = pytest.mark.xdist_group("rbac")
+pytestmark = [pytest.mark.kube, pytest.mark.xdist_group("rbac")]
 
 Right = tuple[str, str, str]
 """API group, resource (with its subresource), verb."""
@@ -262,6 +262,7 @@ def elected(system: Kubectl) -> dict[str, str]:
     return {"RLJOB_LEASE": "rljob-operator", "POD_NAME": "new", "POD_NAMESPACE": "rljob-system"}
 
 
+@pytest.mark.smoke
 def test_the_operator_needs_what_its_role_grants_and_no_more(
     installation: Installation, nats_url: str, tmp_path: Path
 ) -> None:
@@ -354,6 +355,7 @@ def about(kind: str, version: str, namespace: str) -> Object:
     }
 
 
+@pytest.mark.smoke
 async def test_the_operator_s_token_is_good_for_nothing_but_objects_of_jobs(
     installation: Installation, tmp_path: Path
 ) -> None:
@@ -478,6 +480,7 @@ def child(kind: str, name: str, owner: Object) -> Object:
     return {**said, "metadata": metadata, **BODIES[kind]}
 
 
+@pytest.mark.smoke
 async def test_in_a_closed_namespace_the_operator_s_token_writes_nothing(
     installation: Installation, tmp_path: Path
 ) -> None:
@@ -553,6 +556,7 @@ async def test_in_a_closed_namespace_the_operator_s_token_writes_nothing(
     await thief.close()
 
 
+@pytest.mark.smoke
 def test_no_tenant_opens_a_namespace(installation: Installation) -> None:
     """Not by the strongest of Kubernetes' own roles for namespaces, nor as the operator."""
     kubectl = installation.control_plane.kubectl

@@ -31,6 +31,8 @@ from rljob_core.weight_transports import WEIGHT_TRANSPORTS
 from rljob_operator.crd.definitions import crds
 from rljob_operator.crd.schema import RULES
 
+pytestmark = pytest.mark.smoke
+
 REPOSITORY = Path(__file__).parents[2]
 ABSENT = object()
 Object = dict[str, Any]

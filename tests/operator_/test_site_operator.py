@@ -20,7 +20,7 @@ from installation import MANIFESTS, kubeconfig_of
 from operators import Namespace, Object, Operator, manifest, until
 from site_servers import SITE, SiteServers
 
-pytestmark = [pytest.mark.xdist_group("operator"), pytest.mark.drawn("a site's operator", 2)]
+pytestmark = [pytest.mark.xdist_group("operator")]
 
 POOL = "sums-rollout-far"
 ACCOUNT = "system:serviceaccount:rljob-system:rljob-operator"

@@ -11,7 +11,7 @@ from e2e.harness.fixtures import SharedControlPlane
 from e2e.harness.nats_server import EmbeddedServer
 from operators import Namespace, Object, Operator, children_of, manifest, until
 
-pytestmark = pytest.mark.xdist_group("operator")
+pytestmark = [pytest.mark.smoke, pytest.mark.xdist_group("operator")]
 
 JOB = "rljob.dev/job"
 

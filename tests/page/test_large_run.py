@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from invocation import snapshot
 from large_run import ENGINES, write_large_run
-from tests import draw
+from tests.night import NIGHT
 
 from rljob_cli.page.auditing import RunAudits
 from rljob_cli.page.page_run import PageRun
@@ -21,10 +21,10 @@ STEPS = 1000
 
 @pytest.mark.slow
 async def test_a_large_run_is_read_to_its_end_and_shown_window_by_window(tmp_path: Path) -> None:
-    trajectories = 2048 if draw.run_all() else 64
+    trajectories = 2048 if NIGHT else 64
     folder = RunFolder(tmp_path / "run")
     await asyncio.to_thread(write_large_run, folder, steps=STEPS, trajectories=trajectories)
-    before = snapshot(folder.path) if not draw.run_all() else None
+    before = snapshot(folder.path) if not NIGHT else None
     run = PageRun(folder.path)
     await run.open()
     try:

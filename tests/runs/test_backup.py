@@ -15,7 +15,7 @@ from tests.emulated import emulated
 from rljob_contract.tiny_models import tiny_model
 from runs import LiveRun, audit, write_job
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.smoke, pytest.mark.slow, pytest.mark.timeout(600)]
 
 Start = Callable[..., LiveRun]
 STEPS = 24
@@ -42,7 +42,6 @@ def index_of(target: Path) -> dict[str, Any]:
     return json.loads((target / "index.json").read_text())
 
 
-@pytest.mark.drawn("long runs", 3)
 def test_a_running_job_is_backed_up_lost_restored_and_resumed(start: Start, tmp_path: Path):
     original, target, restored = tmp_path / "run", tmp_path / "backup", tmp_path / "restored"
     run = start(original)

@@ -44,7 +44,6 @@ def test_its_files_are_short() -> None:
 
 
 @pytest.mark.usefixtures("path")
-@pytest.mark.drawn("checks of the page", 2)
 @pytest.mark.parametrize("command", re.findall(r"^\$ rljob (.*)$", blocks()["console"], re.MULTILINE))
 def test_the_checks_say_what_the_page_shows(command: str, tmp_path: Path) -> None:
     (shown,) = re.findall(
@@ -67,7 +66,6 @@ def run(tmp_path: Path, path: None) -> Iterator[LiveRun]:
     run.stop()
 
 
-@pytest.mark.drawn("jobs of the page", 1)
 def test_a_job_of_engine_backend_and_reward_trains_and_its_audit_is_clean(run: LiveRun) -> None:
     assert run.wait() == 0, run.said[-3000:] + run.logs()
     steps = int(YAML(typ="safe", pure=True).load(blocks()["yaml"])["spec"]["steps"])
@@ -81,7 +79,6 @@ def test_a_job_of_engine_backend_and_reward_trains_and_its_audit_is_clean(run: L
     assert verdict.returncode == 0, verdict.stdout + verdict.stderr
 
 
-@pytest.mark.drawn("jobs of the page", 1)
 def test_the_loss_trains_a_model_and_its_audit_is_clean(tmp_path: Path, path: None) -> None:
     tiny_model(tmp_path / "model")
     (tmp_path / "job.yaml").write_text(blocks()["yaml"])

@@ -78,7 +78,7 @@ def runs(tmp_path: Path) -> Iterator[Runs]:
     begun.stop()
 
 
-@pytest.mark.drawn("continued runs", 1)
+@pytest.mark.smoke
 def test_a_job_that_failed_in_user_code_continues_once_the_code_is_mended(runs: Runs):
     code = runs.folder / "mine.py"
     code.write_text(MISTAKEN)
@@ -105,7 +105,6 @@ def test_a_job_that_failed_in_user_code_continues_once_the_code_is_mended(runs: 
     assert verdict.returncode == 0, verdict.stdout
 
 
-@pytest.mark.drawn("continued runs", 1)
 def test_a_job_that_failed_of_its_data_continues_once_rows_are_mended_in_their_places(runs: Runs):
     file = runs.folder / "rows.jsonl"
     rows: list[dict[str, str | None]] = [{"question": f"{i}+1=", "answer": str(i + 1)} for i in range(60)]
@@ -149,7 +148,6 @@ def test_a_job_that_failed_of_its_data_continues_once_rows_are_mended_in_their_p
     assert verdict.returncode == 0, verdict.stdout
 
 
-@pytest.mark.drawn("continued runs", 1)
 def test_a_finished_run_trains_more_steps(runs: Runs):
     run = runs.start(evaluation={"everySteps": 3, "samples": 4})
     assert run.wait() == 0, run.said
@@ -170,7 +168,6 @@ def test_a_finished_run_trains_more_steps(runs: Runs):
     assert audited_independently(run.output) == []
 
 
-@pytest.mark.drawn("continued runs", 1)
 def test_a_run_whose_checkpoints_were_deleted_says_that_it_continues_without_them(runs: Runs):
     run = runs.start(steps=400)
     run.until("step 5", lambda: run.steps() >= 5)
@@ -189,7 +186,6 @@ def test_a_run_whose_checkpoints_were_deleted_says_that_it_continues_without_the
     assert verdict.returncode == 0, verdict.stdout
 
 
-@pytest.mark.drawn("continued runs", 1)
 def test_a_run_whose_streams_were_deleted_continues_from_its_weights(runs: Runs):
     run = runs.start(steps=400)
     run.until("step 5", lambda: run.steps() >= 5)
@@ -241,7 +237,6 @@ def contents(folder: Path) -> set[str]:
     return {str(path) for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.drawn("full disks", 1)
 @pytest.mark.parametrize("room", [2000, 6000])
 def test_a_disk_that_takes_no_more_ends_a_run_in_plain_words(runs: Runs, room: int):
     """Where the folder is claimed, and where it has been."""

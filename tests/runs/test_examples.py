@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import draw
+from tests.night import some
 
 from runs import LiveRun, audit
 
@@ -66,7 +66,7 @@ def test_every_example_is_run_or_checked() -> None:
     assert {file.stem for file in EXAMPLES.glob("*.yaml")} == {e.name for e in SMALL} | ELSEWHERE
 
 
-@pytest.fixture(params=draw.draw("examples", SMALL, 2), ids=lambda example: example.name)
+@pytest.fixture(params=some(SMALL, 2), ids=lambda example: example.name)
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, LiveRun]]:
     example = request.param
     settings = [argument for change in (*SMALLER, *example.changes) for argument in ("--set", change)]

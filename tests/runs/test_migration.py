@@ -82,7 +82,6 @@ def other(run: LiveRun, pod: str, pid: int) -> bool:
     return run.pids().get(pod, {}).get("pid", pid) != pid
 
 
-@pytest.mark.drawn("long runs", 3)
 def test_long_responses_survive_engines_that_are_killed_or_stopped(run: LiveRun) -> None:
     run.until("both engines", lambda: all(pod in run.pids() for pod in PODS))
     for kind in (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):

@@ -24,7 +24,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield hub
 
 
-@pytest.mark.drawn("long runs", 3)
 def test_a_run_keeps_the_revision_with_which_it_began(hub: Hub, tmp_path: Path):
     model = hub.model("acme/sums", MODEL, cuts=[1_000_000, 500_000])
     lines = (DATA / "sums-train.jsonl").read_bytes().splitlines(keepends=True)

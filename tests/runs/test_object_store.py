@@ -41,7 +41,6 @@ def rljob(command: str, *words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.drawn("long runs", 3)
 def test_a_run_continues_from_an_object_store_whoever_is_killed(tmp_path: Path, bucket: str) -> None:
     shutil.copy(PACED, tmp_path)
     places = {"weights": f"{bucket}/weights", "checkpoints": f"{bucket}/checkpoints"}

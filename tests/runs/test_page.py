@@ -168,6 +168,7 @@ def stage(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             stage.ui.end()
 
 
+@pytest.mark.smoke
 def test_a_live_run_is_followed(stage: Stage) -> None:
     stage.show("run/0/curves")
     stage.until_text("running", "#head")
@@ -279,6 +280,7 @@ def test_an_empty_run_says_that_it_is_empty(stage: Stage) -> None:
     assert [entry.name for entry in stage.folders["empty"].iterdir()] == ["job.json"]
 
 
+@pytest.mark.smoke
 def test_the_run_ends_and_is_read_without_writing_into_it(stage: Stage) -> None:
     stage.run.patch("spec.steps=1")  # it ends with the steps that have begun
     assert stage.run.wait() == 0
@@ -350,6 +352,7 @@ def test_a_browser_that_reconnects_is_told_what_to_do(stage: Stage) -> None:
     until("the page again", lambda: stage.text("#banner") == "" and "Reward" in stage.text("#content"))
 
 
+@pytest.mark.smoke
 def test_the_browser_had_nothing_to_complain_of(stage: Stage) -> None:
     # While the server was away, and of its first answer to an old token.
     allowed = ("ERR_CONNECTION_REFUSED", "ERR_EMPTY_RESPONSE", "ERR_CONNECTION_RESET", "status of 401")

@@ -74,7 +74,6 @@ def specs_in_the_ledger(run: LiveRun) -> list[dict[str, Any]]:
     return [r.spec for m in messages for r in decode_batch(m.data).records if isinstance(r, SpecInForce)]
 
 
-@pytest.mark.drawn("changes of a running job", 1)
 def test_a_change_that_restarts_no_coordinator_is_in_the_ledger_without_another_claim(run: LiveRun) -> None:
     run.until("step 2", lambda: run.steps() >= 2)
     coordinator = run.pids()["job-coordinator-0"]
@@ -91,7 +90,6 @@ def test_a_change_that_restarts_no_coordinator_is_in_the_ledger_without_another_
     assert audited_independently(run.output) == []
 
 
-@pytest.mark.drawn("changes of a running job", 1)
 def test_a_running_job_takes_a_narrower_and_a_wider_bound_and_restarts_nothing(run: LiveRun) -> None:
     run.until("step 8", lambda: run.steps() >= 8)
     pids = run.pids()

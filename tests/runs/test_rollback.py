@@ -80,7 +80,6 @@ def damage_newest_weights(output: Path) -> int:
     return version
 
 
-@pytest.mark.drawn("long runs", 3)
 def test_damaged_weights_stop_the_job_and_an_earlier_version_continues(start: Start):
     run = start()
     run.until("step 2", lambda: run.steps() >= 2)

@@ -70,7 +70,6 @@ WEIGHTS: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.drawn("kills under two stores of weights", 1)
 @pytest.mark.parametrize(
     ("pod", "role"),
     [
@@ -111,7 +110,7 @@ def test_ctrl_c_saves_a_checkpoint_and_resume_continues(start: Start):
     assert summary["steps"] == 8
 
 
-@pytest.mark.drawn("long runs", 3)
+@pytest.mark.smoke
 def test_kill_9_of_the_command_leaves_nothing_behind_and_resume_continues(start: Start):
     run = start()
     run.until("step 3", lambda: run.steps() >= 3)
@@ -124,7 +123,6 @@ def test_kill_9_of_the_command_leaves_nothing_behind_and_resume_continues(start:
     check_finished(again)
 
 
-@pytest.mark.drawn("synchronous modes", 1)
 @pytest.mark.parametrize("mode", ["Synchronous", "Streaming"])
 def test_the_synchronous_modes_stay_on_policy(start: Start, mode: str):
     run = start(pipeline={"mode": mode, "maxStaleness": 0}, steps=4)
@@ -133,8 +131,7 @@ def test_the_synchronous_modes_stay_on_policy(start: Start, mode: str):
     assert summary["staleness_max"] == 0
 
 
-@pytest.mark.drawn("long runs", 3)
-@pytest.mark.drawn("gangs that lose or change ranks", 1)
+@pytest.mark.smoke
 def test_a_gang_of_two_ranks_trains_and_one_rank_s_death_replaces_it(start: Start):
     run = start(
         trainer={
@@ -152,7 +149,6 @@ def test_a_gang_of_two_ranks_trains_and_one_rank_s_death_replaces_it(start: Star
     check_finished(run)
 
 
-@pytest.mark.drawn("gangs that lose or change ranks", 1)
 @pytest.mark.parametrize("backend", ["Torch", "FSDP", "DeepSpeed"])
 def test_a_gang_has_other_ranks_in_each_attempt_and_nothing_is_lost(start: Start, backend: str):
     elastic = {"numNodes": 2, "minNodes": 1, "backend": backend}

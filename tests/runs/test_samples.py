@@ -29,7 +29,6 @@ def samples(run: LiveRun, *flags: str) -> dict:
     return json.loads(done.stdout)
 
 
-@pytest.mark.drawn("long runs", 3)
 def test_what_was_trained_on_is_kept_whichever_worker_is_killed(tmp_path: Path):
     shutil.copy(PACED, tmp_path)
     manifest = write_job(

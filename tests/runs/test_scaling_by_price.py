@@ -30,7 +30,7 @@ def test_the_page_shows_the_example_s_pools() -> None:
         assert line.strip() in example
 
 
-@pytest.mark.drawn("long runs", 3)
+@pytest.mark.nightly
 def test_pools_grow_to_what_the_trainer_needs(tmp_path: Path) -> None:
     run = LiveRun(EXAMPLE, tmp_path / "run")
     try:

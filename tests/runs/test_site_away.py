@@ -25,7 +25,6 @@ def metrics(run: LiveRun) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-@pytest.mark.drawn("long runs", 3)
 def test_others_train_on_while_a_site_is_away_and_nobody_dies(tmp_path: Path) -> None:
     spec = emulated()
     spec["rollout"] |= {"pools": POOLS, "sampling": {"maxTokens": 12}}

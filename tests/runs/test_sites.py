@@ -43,7 +43,7 @@ def more_steps(run: LiveRun) -> None:
     run.until("two more steps", lambda: run.steps() >= before + 2)
 
 
-@pytest.mark.drawn("long runs", 3)
+@pytest.mark.smoke
 def test_engines_at_a_site_train_a_job_to_its_end(tmp_path: Path, runs: list[LiveRun]) -> None:
     run = start(tmp_path, runs)
     more_steps(run)

@@ -54,7 +54,6 @@ def answer(done: subprocess.CompletedProcess[str], word: str) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.drawn("killed trackers", 2)
 def test_a_tracker_that_was_killed_has_each_point_once(tmp_path: Path, name: str) -> None:
     buffers = name == "WandB"  # what it had not written yet is lost in the crash, and sent again
     if buffers:

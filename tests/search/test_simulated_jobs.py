@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from simulation import check_outcomes
-from tests.draw import chance
+from tests.night import chance
 
 CHUNK = 50
 DRAWN = chance("simulation").sample(range(2000, 1_000_000, CHUNK), 2)

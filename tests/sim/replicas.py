@@ -4,7 +4,7 @@ A stream without a leader answers no request. Whether a request that was sent me
 next leader is elected: it has the request in its log, or has never heard of it. Messages are read from any server, so
 readers go on without a leader; those at a server that is behind see nothing new until it has caught up. Neither ever
 makes a message look deleted: what a server lacks, the store asks the leader for, as
-tests/contract/test_replicated_streams.py shows.
+tests/faults/test_replicated_streams.py shows.
 """
 
 from __future__ import annotations

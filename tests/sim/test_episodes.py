@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from episodes import GameFaults
 from simulation import Mishaps, any_job_of_episodes, check_outcomes, simulate
-from tests.draw import chance, run_all
+from tests.night import NIGHT, chance
 
 from rljob_core.config import JobConfig
 from rljob_core.ports import Channel
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.computes
 
 CHUNK, COVERED = 20, 40
 """The first `COVERED` seeds cover what can go wrong."""
-SEEDS = range(COVERED, 1000 if run_all() else COVERED, CHUNK)
+SEEDS = range(COVERED, 1000 if NIGHT else COVERED, CHUNK)
 """Every commit runs the first 40, and 20 others; `make nightly` runs the first 1,000."""
 DRAWN = chance("simulated episodes").sample(range(2000, 1_000_000, CHUNK), 1)
 

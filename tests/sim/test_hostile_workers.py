@@ -7,7 +7,7 @@ from hostile import Sent, messages, send
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from simulation import simulate
-from tests.draw import run_all
+from tests.night import NIGHT
 
 from rljob_core.messages import ENGINE_SIGNALS
 from rljob_core.ports import Channel
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.computes
 EMPTY = [Sent(2.0, f"{ENGINE_SIGNALS}rollout-0.1", b"", signal=True)] * 3
 
 
-@settings(max_examples=500 if run_all() else 40)
+@settings(max_examples=500 if NIGHT else 40)
 @example(sent=EMPTY, seed=0)
 @given(sent=messages(), seed=st.integers(0, 50))
 def test_nothing_that_workers_send_ends_the_coordinator_or_the_truth(sent: list[Sent], seed: int) -> None:

@@ -13,7 +13,7 @@ import pytest
 from episodes import GameFaults, Misdeed
 from proof import records_of
 from simulation import Job, Mishaps, simulate
-from tests.draw import draw, run_all
+from tests.night import NIGHT, some
 from world import job_config
 
 from rljob_core.config import JobConfig
@@ -22,7 +22,7 @@ from rljob_core.trajectory import group_of
 
 pytestmark = pytest.mark.computes
 
-PARTS = 1 if run_all() else 5
+PARTS = 1 if NIGHT else 5
 """The job has 1,000 prompts over this."""
 STEPS, PROMPTS, SIBLINGS, ENGINES = 125 // PARTS, 8, 2, 4
 POISONED = STEPS * PROMPTS // 2
@@ -68,7 +68,7 @@ def sound() -> float:
     return seconds_of(GameFaults(seconds=(0.1, 2.0)))[0]
 
 
-@pytest.mark.parametrize("kind", draw("poisoned games", KINDS, 1))
+@pytest.mark.parametrize("kind", some(KINDS, 1))
 def test_it_costs_its_own_group_and_a_twentieth_of_the_time_at_most(kind: str, sound: float) -> None:
     poison = GameFaults(seconds=(0.1, 2.0), poison=(False, POISONED), misdeed=Misdeed(kind))
     seconds, job = seconds_of(poison)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from simulation import check_outcomes, simulate
-from tests.draw import run_all
+from tests.night import NIGHT
 
 from rljob_core.ports import Channel
 
@@ -15,7 +15,7 @@ COVERED = 60
 """The first `COVERED` seeds cover what can go wrong."""
 # Every commit runs the first 100, so that two commits can be compared, and others in tests/search. `make nightly` runs
 # the first 2,000 here, and the first 20,000 by `make soak`.
-SEEDS = range(COVERED, 2020 if run_all() else 100, CHUNK)
+SEEDS = range(COVERED, 2020 if NIGHT else 100, CHUNK)
 FOUND = (384,)
 """Seeds beyond the first 100 that have found errors."""
 

@@ -10,7 +10,7 @@ import pytest
 from proof import records_of
 from simulation import Mishaps, any_job_over_sites, check_outcomes, simulate
 from sites import DOWN, UP, Cut, SiteFaults
-from tests.draw import chance, run_all
+from tests.night import NIGHT, chance
 from world import job_config
 
 from rljob_core.config import JobConfig
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.computes
 
 CHUNK, COVERED = 20, 40
 """The first `COVERED` seeds cover what can go wrong."""
-SEEDS = range(COVERED, 2000 if run_all() else COVERED, CHUNK)
+SEEDS = range(COVERED, 2000 if NIGHT else COVERED, CHUNK)
 """Every commit runs the first 40, and 20 others; `make nightly` runs the first 2,000."""
 DRAWN = chance("simulated sites").sample(range(2000, 1_000_000, CHUNK), 1)
 

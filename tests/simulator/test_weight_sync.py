@@ -40,7 +40,6 @@ def seconds(regime: Regime, bound: int, swap_seconds: float, time: SwapTime) -> 
     return total
 
 
-@pytest.mark.drawn("swap times", 1)
 @pytest.mark.parametrize(
     ("regime", "bound", "swap_seconds", "least"),
     [(EQUAL, 1, 0.5, 0.99), (EQUAL, 1, 20.0, 1.01), (EQUAL, 4, 20.0, 1.08), (UNEQUAL, 1, 20.0, 1.0)],

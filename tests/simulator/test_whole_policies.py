@@ -16,10 +16,10 @@ from regimes import (
     ahead,
 )
 
+pytestmark = pytest.mark.nightly
+
 BEFORE: tuple[str, ...] = ()
 NO_WINDOW = tuple(policy for policy in POLICIES if policy != WINDOW)
-ONE_OF_THE_LONG = pytest.mark.drawn("long policies", 1)
-"""Each takes up to a minute of a processor."""
 
 
 @pytest.mark.parametrize(("bound", "before", "synchronous"), [(0, 1.8, 2.3), (1, 1.6, 3.3)])
@@ -41,18 +41,15 @@ def test_the_longest_first_bring_unequal_engines_more_than_profiles() -> None:
     assert ranked.over(unranked) >= 1.4
 
 
-@pytest.mark.drawn("bounds of equal engines", 2)
 @pytest.mark.parametrize(("bound", "before"), [(0, 1.05), (1, 0.98), (2, 0.98), (4, 0.98)])
 def test_equal_engines_lose_nothing(bound: int, before: float) -> None:
     assert EQUAL.outcome(ahead(bound)).over(EQUAL.outcome(ahead(bound), BEFORE)) >= before
 
 
-@ONE_OF_THE_LONG
 def test_engines_whose_caches_are_full() -> None:
     assert FULL_CACHES.outcome(ahead(1)).over(FULL_CACHES.outcome(ahead(1), BEFORE)) >= 1.08
 
 
-@ONE_OF_THE_LONG
 @pytest.mark.parametrize(
     "regime", [UNEQUAL, LONG_TAIL], ids=["StreamRL's lengths", "cut at 32k, groups of 16"]
 )
@@ -61,7 +58,6 @@ def test_the_papers_speed_up_over_synchronous(regime: Regime) -> None:
     assert regime.outcome(ahead(3)).over(regime.outcome(SYNCHRONOUS, BEFORE)) >= 2.68
 
 
-@ONE_OF_THE_LONG
 def test_just_in_time_where_the_trainer_is_the_bottleneck() -> None:
     for bound, staleness, throughput in ((2, 0.75, 0.98), (4, 1.0, 0.97)):
         found, open_ = TRAINER_BOUND.outcome(ahead(bound)), TRAINER_BOUND.outcome(ahead(bound), NO_WINDOW)
@@ -71,7 +67,6 @@ def test_just_in_time_where_the_trainer_is_the_bottleneck() -> None:
         assert open_.staleness >= bound - 0.1
 
 
-@ONE_OF_THE_LONG
 def test_just_in_time_where_both_are_as_fast_and_answers_have_a_long_tail() -> None:
     """Here freshness costs: what is begun ahead of the trainer has the long answers of later steps under way."""
     found, open_ = BALANCED.outcome(ahead(4)), BALANCED.outcome(ahead(4), NO_WINDOW)

@@ -17,8 +17,6 @@ from rljob_core.ports import ModelTurn
 from rljob_runtime.environments.client import EnvironmentClient, EpisodePlayer
 from rljob_runtime.environments.messages import EncodedObservation
 
-pytestmark = pytest.mark.drawn("processes of environments", 30)
-
 BEGINNING = """
 import json, os, sys, threading, time
 import httpx2 as httpx

@@ -22,8 +22,6 @@ from rljob_runtime.environments.client import EnvironmentClient
 from rljob_runtime.environments.messages import EncodedObservation, EnvironmentSetup
 from rljob_runtime.process.frames import frame, pickled, read_frame
 
-pytestmark = pytest.mark.drawn("processes of environments", 30)
-
 
 def _scopes() -> bool:
     """Whether this kernel can keep a process from signalling others."""

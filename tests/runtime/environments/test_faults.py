@@ -17,8 +17,6 @@ from rljob_core.ports import ModelTurn
 from rljob_runtime.environments.client import EnvironmentClient
 from rljob_runtime.environments.messages import EncodedObservation
 
-pytestmark = pytest.mark.drawn("processes of environments", 30)
-
 
 async def test_every_fault_is_named_and_costs_its_own_episode(client: EnvironmentClient) -> None:
     bystander = await client.open(start())

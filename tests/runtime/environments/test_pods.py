@@ -26,8 +26,6 @@ from rljob_runtime.environments.pod_keys import client_context, server_context
 from rljob_runtime.environments.replicas import EnvironmentReplicas
 from rljob_runtime.process.frames import closed, frame, pickled, read_frame
 
-pytestmark = pytest.mark.drawn("processes of environments", 30)
-
 
 @pytest.fixture
 async def pods(module: str, tmp_path: Path) -> AsyncIterator[Pods]:

@@ -41,8 +41,6 @@ from rljob_runtime.rewards.pool import RewardPool
 from rljob_runtime.rewards.trial import load_on_trial
 from rljob_runtime.roles.reward import run_reward
 
-pytestmark = pytest.mark.drawn("processes of rewards", 18)
-
 CHARACTERS = "0123456789+-= abcdefghijklmnopqrstuvwxyz"
 #: Seconds of a function: longer than any takes, on a machine that has much else to do; and where some hang.
 LIMIT, SHORT = 60.0, 6.0

@@ -33,8 +33,6 @@ from rljob_runtime.rewards.messages import (
 from rljob_runtime.rewards.places import Child, Container, scoring_environment
 from rljob_runtime.rewards.scorer import Scorer
 
-pytestmark = pytest.mark.drawn("processes of rewards", 18)
-
 #: A user's reward function: what it does is what the answer says.
 USER_MODULE = """
 import json, os, signal, socket, sys, time

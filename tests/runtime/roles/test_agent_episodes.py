@@ -60,7 +60,6 @@ def job_of_agents(folder: Path, model: Path, **pipeline: Any) -> JobConfig:
     return agent_episodes(folder, model, ["python", str(folder / "agent.py"), "{prompt}"], **pipeline)
 
 
-@pytest.mark.drawn("swaps while agents play", 1)
 @pytest.mark.parametrize("inflight", ["Update", "Restart"])
 async def test_agents_are_trained_on_the_very_tokens_of_the_engine_though_one_dies(
     tmp_path: Path, model: Path, inflight: str

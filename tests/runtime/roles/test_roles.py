@@ -28,7 +28,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("model"))
 
 
-@pytest.mark.drawn("modes of jobs", 2)
 @pytest.mark.parametrize(
     "pipeline",
     [
@@ -79,7 +78,6 @@ async def test_a_job_survives_the_death_of_a_role(tmp_path, model, victim):
     await check(roles)
 
 
-@pytest.mark.drawn("modes of jobs of which messages come twice", 1)
 @pytest.mark.parametrize("mode", ["Synchronous", "Streaming", "BoundedAsync"])
 async def test_every_message_may_come_twice(tmp_path, model, mode):
     config = job(tmp_path, model, micro_batch_tokens=20, mode=mode)

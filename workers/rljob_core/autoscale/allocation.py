@@ -169,7 +169,9 @@ class _Search:
             return 0
         if item.weight <= 0:
             return item.count
-        return min(item.count, floor((left + self._grain) / item.weight))
+        room = left + self._grain
+        # A weight may be so small that the quotient is no finite number.
+        return item.count if item.count * item.weight <= room else floor(room / item.weight)
 
     def _bound(self, place: int, left: float, value: float) -> float:
         """The value that could be reached if items could be divided."""

@@ -93,7 +93,6 @@ async def test_a_server_that_is_behind_does_not_say_that_messages_are_gone(
         assert gone is None
 
 
-@pytest.mark.drawn("moments of a leader", 1)
 @pytest.mark.parametrize("seconds", [3.0, 5.0, 6.0])
 async def test_a_leader_that_stood_still_for_a_moment_does_not_say_that_messages_are_gone(
     cluster: NatsCluster, seconds: float

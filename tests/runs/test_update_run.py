@@ -16,7 +16,7 @@ from rljob_core.trajectory import Source, Trajectory
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.weights.create import open_store
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.smoke, pytest.mark.timeout(600)]
 TOLERANCE = 1e-4
 
 
