@@ -14,8 +14,8 @@ export HF_HUB_OFFLINE = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test smoke smoke-jobs smoke-cluster smoke-nodes affected operator runs screenshots engines search soak faults kube e2e check nightly bench bench-smoke bench-operator docs format crds lock \
-        sbom cve-scan cve-snapshot model clean
+.PHONY: help setup demo test smoke smoke-jobs smoke-cluster smoke-nodes affected operator runs screenshots engines search soak faults \
+        kube e2e check nightly bench bench-smoke bench-operator docs format crds lock sbom vulnerabilities model clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -105,7 +105,7 @@ kube: $(VENV)/.installed  ## build Kubernetes' programs, which tests of the oper
 e2e: kube  ## end-to-end tests on real nodes (root; e2e/install-packages.sh installs what they need)
 	@$(BIN)/python -m pytest e2e $(ARGS)
 
-check: $(VENV)/.installed  ## format, lint, types, import contracts, generated files, known vulnerabilities
+check: $(VENV)/.installed  ## format, lint, types, import contracts, generated files
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -116,7 +116,6 @@ check: $(VENV)/.installed  ## format, lint, types, import contracts, generated f
 	@$(BIN)/rljob reference --check
 	@$(BIN)/rljob monitoring --check
 	@$(BIN)/rljob chart --check
-	@$(BIN)/python .ci/cve_scan.py
 
 # CI needs no suite for this: tests/docs/test_site.py, a part of `make test`, builds the site with the same strictness.
 docs: $(VENV)/.installed  ## build the documentation site into site/; a dead link fails it
@@ -173,11 +172,11 @@ sbom: $(VENV)/.installed  ## what each image contains, with hashes: CycloneDX fi
 	    --mc-type application --short-PURLs --output-reproducible --validate --output-file $(SBOM)/rljob-$$image.cdx.json || exit 1; \
 	done
 
-cve-scan: $(VENV)/.installed  ## known vulnerabilities of pinned releases, offline; ARGS=--complete: all must have been looked up of late
-	@$(BIN)/python .ci/cve_scan.py $(ARGS)
-
-cve-snapshot: $(VENV)/.installed  ## look pinned releases up again, for the scan (network; ARGS="--advisories FOLDER": in a git clone of an OSV database)
-	@$(BIN)/python .ci/cve_snapshot.py $(ARGS)
+vulnerabilities: $(VENV)/.installed  ## known vulnerabilities of the pinned releases (needs a network)
+	@# Files of their own: two may pin different releases of a package.
+	@failed=; for file in requirements/*.txt; do \
+	  echo "$$file"; $(BIN)/pip-audit --progress-spinner off --require-hashes --disable-pip -r $$file $(ARGS) || failed=1; \
+	done; test -z "$$failed"
 
 clean:  ## remove what was built; runs/ stays
 	@rm -rf $(VENV) .venv-bench .venv-trackers site sbom bench/out .pytest_cache .mypy_cache .ruff_cache

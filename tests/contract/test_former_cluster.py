@@ -29,7 +29,7 @@ from former_installation import (
 from nats.aio.client import RawCredentials
 from nats_cluster import SIZE, NatsCluster
 from stream_moves import until_said
-from tests.draw import draw
+from tests.night import some
 
 from rljob_core.errors import StoreUnavailable
 from rljob_operator.nats.accounts import Seeds, issuer, known_seeds, server_config
@@ -125,7 +125,7 @@ async def test_every_message_arrives_and_has_three_replicas(
         await until_replicated(streams, upgraded)
 
 
-@pytest.mark.parametrize("away", draw("killed servers", range(SIZE), 1))
+@pytest.mark.parametrize("away", some(range(SIZE), 1))
 async def test_a_server_that_is_killed_meanwhile_delays_the_move_alone(
     upgraded: UpgradedCluster, tmp_path: Path, away: int
 ) -> None:

@@ -14,12 +14,6 @@ CHECKOUT = Path(__file__).parents[2]
 PAGE = (CHECKOUT / "docs" / "architecture.md").read_text(encoding="utf-8")
 LINTER = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]["importlinter"]
 LAYERED = {contract["name"]: contract for contract in LINTER["contracts"] if contract["type"] == "layers"}
-PURE = "what the operator and the audit decide, render and name depends on no clock, no event loop and no I/O"
-SHELLS = {
-    "operator/rljob_cli/audit": {"metrics_file", "read", "reports_read", "streams"},
-    "operator/rljob_operator/nats": {"setup"},
-}
-"""Modules that do I/O, of packages whose other modules are pure."""
 
 Layers = list[set[str]]
 
@@ -58,30 +52,6 @@ def test_every_other_contract_is_listed() -> None:
     listed = re.findall(r"^- (.+?)\.$", re.sub(r"\n  ", " ", rules), re.MULTILINE)
     others = [contract["name"] for contract in LINTER["contracts"] if contract["type"] != "layers"]
     assert [rule[0].lower() + rule[1:] for rule in listed] == others
-
-
-@pytest.mark.parametrize("name", [name for name, contract in LAYERED.items() if "containers" in contract])
-def test_a_layers_contract_admits_no_module_that_it_does_not_place(name: str) -> None:
-    assert LAYERED[name].get("exhaustive") is True
-
-
-@pytest.mark.parametrize("folder", SHELLS)
-def test_every_module_is_pure_or_a_named_shell(folder: str) -> None:
-    (contract,) = [contract for contract in LINTER["contracts"] if contract["name"] == PURE]
-    package = folder.removeprefix("operator/").replace("/", ".")
-    pure = {
-        module.removeprefix(f"{package}.")
-        for module in contract["source_modules"]
-        if module.startswith(f"{package}.")
-    }
-    modules = {file.stem for file in (CHECKOUT / folder).glob("*.py")} - {"__init__"}
-    assert sorted([*pure, *SHELLS[folder]]) == sorted(modules)
-
-
-def test_no_package_may_have_a_circle_among_its_children() -> None:
-    """import-linter looks for circles in every package of ours."""
-    searched = [c["ancestors"] for c in LINTER["contracts"] if c["type"] == "acyclic_siblings"]
-    assert {root for ancestors in searched for root in ancestors} == set(LINTER["root_packages"])
 
 
 def test_the_tables_have_every_package() -> None:

@@ -50,7 +50,3 @@ def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
     loads = re.compile(r"<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\"' >]+)")
     found = {match for page in site.rglob("*.html") for match in loads.findall(page.read_text())}
     assert found == set()
-
-
-def test_the_readme_is_read_in_two_minutes() -> None:
-    assert len((CHECKOUT / "README.md").read_text(encoding="utf-8").split()) <= 500

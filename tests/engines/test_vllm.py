@@ -21,6 +21,7 @@ import pytest_asyncio
 from adapter_versions import AdapterVersion, check_generates_merged
 from prometheus_client.parser import text_string_to_metric_families
 from safetensors.torch import load_file, save_file
+from tests.night import some
 from vllm_processes import START_SECONDS, family, is_there, vllm_server
 
 from rljob_core import worker_protocol
@@ -72,6 +73,7 @@ def ask(name: str, length: int, **changes: Any) -> Request:
     return Request(id=name, tokens=np.array(prompt, np.int32), max_tokens=length, **(given | changes))
 
 
+@pytest.mark.smoke
 async def test_vllm_s_own_metrics_are_served_with_those_of_the_role(engine: Engine) -> None:
     await engine.swap(0, None, "Update")
     engine.submit([ask("counted", 20)])
@@ -127,6 +129,7 @@ def same(one: EngineEvent, other: EngineEvent) -> None:
     np.testing.assert_allclose(one.logprobs, other.logprobs, atol=2e-4)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("factor", [None, 1.3])
 async def test_tokens_are_those_of_the_engine_torch(
     engine: Engine, torch_engine: Engine, vllm_model: Path, factor: float | None
@@ -157,6 +160,7 @@ async def test_tokens_are_those_of_the_engine_torch(
     assert decode(ended[1].tokens).endswith(("a", "zz"))
 
 
+@pytest.mark.smoke
 async def test_what_runs_through_a_swap_is_what_torch_makes_of_it(
     engine: Engine, torch_engine: Engine, vllm_model: Path
 ) -> None:
@@ -179,6 +183,7 @@ async def test_what_runs_through_a_swap_is_what_torch_makes_of_it(
         same((await gather(torch_engine, 1))[event.id], event)
 
 
+@pytest.mark.smoke
 async def test_a_prefix_computed_with_old_weights_is_not_used_with_new_ones(
     engine: Engine, torch_engine: Engine, vllm_model: Path
 ) -> None:
@@ -193,6 +198,7 @@ async def test_a_prefix_computed_with_old_weights_is_not_used_with_new_ones(
             same(expected[name], event)
 
 
+@pytest.mark.smoke
 async def test_weights_of_another_model_change_nothing(
     engine: Engine, torch_engine: Engine, vllm_model: Path
 ) -> None:
@@ -213,6 +219,7 @@ async def test_weights_of_another_model_change_nothing(
     same((await gather(torch_engine, 1))["a"], (await gather(engine, 1))["a"])
 
 
+@pytest.mark.smoke
 async def test_a_folder_without_all_weights_is_not_taken_for_a_version(
     engine: Engine, torch_engine: Engine, vllm_model: Path, tmp_path: Path
 ) -> None:
@@ -237,7 +244,7 @@ async def test_a_folder_without_all_weights_is_not_taken_for_a_version(
     same((await gather(torch_engine, 1))["a"], (await gather(engine, 1))["a"])
 
 
-@pytest.mark.drawn("starts of vLLM", 2)
+@pytest.mark.nightly
 async def test_adapters_that_a_trainer_published_are_merged(
     engine: Engine, vllm_model: Path, tmp_path: Path
 ) -> None:
@@ -253,7 +260,7 @@ async def test_adapters_that_a_trainer_published_are_merged(
             await server.close()
 
 
-@pytest.mark.drawn("starts of vLLM", 2)
+@pytest.mark.nightly
 async def test_a_server_without_our_extension_takes_weights_all_the_same(
     torch_engine: Engine, vllm_model: Path, tmp_path: Path
 ) -> None:
@@ -276,6 +283,7 @@ async def test_a_server_without_our_extension_takes_weights_all_the_same(
                 await server.close()
 
 
+@pytest.mark.smoke
 async def test_what_does_not_fit_fails_alone(engine: Engine) -> None:
     await engine.swap(0, None, "Update")
     engine.submit([ask("long", 4096), ask("strange", 3, prompt=[1, 10_000]), ask("good", 3)])
@@ -288,6 +296,7 @@ async def test_what_does_not_fit_fails_alone(engine: Engine) -> None:
     assert isinstance(done["good"], Completed)
 
 
+@pytest.mark.smoke
 async def test_what_is_cancelled_on_its_way_to_vllm_is_not_generated(engine: Engine) -> None:
     """At every point at which it may be; vLLM is paused, so that nothing ends by itself."""
     assert isinstance(engine, VllmEngine)
@@ -308,6 +317,7 @@ async def test_what_is_cancelled_on_its_way_to_vllm_is_not_generated(engine: Eng
     assert isinstance((await gather(engine, 1))["good"], Completed)
 
 
+@pytest.mark.smoke
 async def test_step_times_are_measured(engine: Engine) -> None:
     await engine.swap(0, None, "Update")
     for batch in (1, 2, 4, SLOTS):
@@ -347,8 +357,7 @@ OWNER = """
 """
 
 
-@pytest.mark.drawn("ends of vLLM's owner", 1)
-@pytest.mark.parametrize("way", ["killed", "closed"])
+@pytest.mark.parametrize("way", some(["killed", "closed"], 1))
 async def test_no_process_outlives_its_owner(vllm_model: Path, tmp_path: Path, way: str) -> None:
     script = tmp_path / "owner.py"
     script.write_text(textwrap.dedent(OWNER))
@@ -401,7 +410,7 @@ FROZEN = """
 """
 
 
-@pytest.mark.drawn("starts of vLLM", 2)
+@pytest.mark.nightly
 async def test_a_start_that_hangs_ends_and_so_does_the_process(vllm_model: Path, tmp_path: Path) -> None:
     script = tmp_path / "frozen.py"
     script.write_text(textwrap.dedent(FROZEN))
@@ -440,7 +449,6 @@ async def said(process: subprocess.Popen[bytes], *words: bytes) -> bytes:
     raise AssertionError(f"it ended without saying {words}")
 
 
-@pytest.mark.drawn("starts of vLLM", 2)
 async def test_an_engine_whose_processes_were_killed_says_so(vllm_model: Path) -> None:
     before = {process.pid for process in family(os.getpid())}
     engine = create_engine(
@@ -464,7 +472,7 @@ async def test_an_engine_whose_processes_were_killed_says_so(vllm_model: Path) -
         await engine.close()
 
 
-@pytest.mark.drawn("starts of vLLM", 2)
+@pytest.mark.nightly
 async def test_layers_split_over_two_workers_give_the_same(engine: Engine, vllm_model: Path) -> None:
     options = {"slots": 2, "threads": 1, "kvCacheGiB": 0.25, "tensorParallelSize": 2}
     split = create_engine("vLLM", model_path=vllm_model, options=options)

@@ -1,6 +1,6 @@
-"""Model, simulation and tests detect mutants: without any one guard of the protocol or its roles, they report an error.
+"""Model and simulation detect mutants: without any one guard of the protocol, they report an error.
 
-An eighteenth of them is run for a commit. `tests/core/test_guards.py` looks all guards up in the source.
+`make search` tries an eighteenth of them, `make nightly` all.
 """
 
 from __future__ import annotations
@@ -8,23 +8,17 @@ from __future__ import annotations
 import pytest
 from mutant_catalogue import MUTANTS
 from mutants import detection_of
-from tests.draw import draw
+from tests.night import NIGHT
 
 OF_MODEL = [name for name, mutant in MUTANTS.items() if "model" in mutant.by]
 OF_SIMULATION = [name for name, mutant in MUTANTS.items() if "simulation" in mutant.by]
-OF_TESTS = [name for name, mutant in MUTANTS.items() if "tests" in mutant.by]
 
 
-@pytest.mark.parametrize("name", draw("model mutants", OF_MODEL, len(OF_MODEL) // 18))
+@pytest.mark.parametrize("name", OF_MODEL if NIGHT else OF_MODEL[::18])
 def test_a_protocol_that_lacks_a_guard_is_detected(name: str) -> None:
     assert detection_of(name, by="model")
 
 
-@pytest.mark.parametrize("name", draw("simulated mutants", OF_SIMULATION, len(OF_SIMULATION) // 18))
+@pytest.mark.parametrize("name", OF_SIMULATION if NIGHT else OF_SIMULATION[::18])
 def test_a_job_that_lacks_a_guard_is_detected(name: str) -> None:
     assert detection_of(name, by="simulation").startswith("seed ")
-
-
-@pytest.mark.parametrize("name", draw("tested mutants", OF_TESTS, len(OF_TESTS) // 18))
-def test_a_role_that_lacks_a_guard_is_detected(name: str) -> None:
-    assert detection_of(name, by="tests")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from statistics import fmean
 
 import pytest
@@ -201,19 +200,3 @@ def test_estimates_are_usable_whatever_is_observed(observed: list[tuple[str, lis
     ]
     asked = [*groups, (Prompt(0, ""), groups[0][1]), (Prompt(1, "\ud800 \0 9"), groups[0][1])]
     assert all(one.is_usable for one in estimates(fitted(groups, window=32), asked))
-
-
-def test_a_fit_and_a_prediction_are_cheap() -> None:
-    """The thread's own processor time, with room for a slow machine: measured are 0.16 s and 12 µs."""
-    case: Case = synthetic(1056, seed=11, limit=4115)
-    ridge = fitted(case.groups[:1000])
-    for prompt, lengths in case.groups[1000:1032]:
-        ridge.observe(prompt, lengths)
-    seconds = time.thread_time()
-    ridge.fit()
-    assert time.thread_time() - seconds < 0.9
-    asked = [prompt for prompt, _ in case.groups[:1024]]
-    ridge.predict(asked)
-    seconds = time.thread_time()
-    ridge.predict(asked)
-    assert (time.thread_time() - seconds) / len(asked) < 60e-6
