@@ -81,6 +81,7 @@ def test_overlap_compares_modes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "speed-up" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_episodes_that_wait_and_the_gateway(capsys: pytest.CaptureFixture[str]) -> None:
     found = episodes.main(episodes.SMOKE)
     assert [row["episodes_per_slot"] for row in found["rows"]] == [1, 1, 2, 4]
@@ -89,6 +90,7 @@ def test_episodes_that_wait_and_the_gateway(capsys: pytest.CaptureFixture[str]) 
     assert "over keeping" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_dispatch_on_unequal_engines(capsys: pytest.CaptureFixture[str]) -> None:
     (row,) = dispatch.main(dispatch.SMOKE)["rows"]
     assert row["seconds_per_step"] > 0
@@ -117,6 +119,7 @@ def test_a_simulated_job_beside_the_real_one(capsys: pytest.CaptureFixture[str])
     assert "ratio" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_learning_scores_a_run_and_a_control(capsys: pytest.CaptureFixture[str]) -> None:
     rows = learning.main(learning.SMOKE)["rows"]
     assert [row["run"] for row in rows] == ["BoundedAsync", "shuffled rewards"]
@@ -124,6 +127,7 @@ def test_learning_scores_a_run_and_a_control(capsys: pytest.CaptureFixture[str])
     assert "staleness" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_the_demo_beside_trl(capsys: pytest.CaptureFixture[str]) -> None:
     found = peer.main(peer.SMOKE)
     assert found["ratio"] > 0
@@ -155,6 +159,7 @@ def test_command_refuses_an_unknown_name() -> None:
     assert "no benchmark is called 'stores'" in done.stderr
 
 
+@pytest.mark.nightly
 def test_operator_at_a_small_scale() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench.control_plane", "--smoke"],

@@ -9,6 +9,7 @@ from bench import trainer
 pytestmark = pytest.mark.timeout(1800)
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")  # of TRL's own
 def test_it_compares_three_steps_on_one_batch(capsys: pytest.CaptureFixture[str]) -> None:
     found = trainer.main(trainer.SMOKE)

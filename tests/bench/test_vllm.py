@@ -10,14 +10,14 @@ from bench import publishing, rollout, swap
 pytestmark = pytest.mark.timeout(1800)
 
 
-@pytest.mark.drawn("long benchmarks", 2)
+@pytest.mark.nightly
 def test_rollout_worker_beside_bare_vllm(capsys: pytest.CaptureFixture[str]) -> None:
     found = rollout.main(rollout.SMOKE)
     assert found["ratio"] == pytest.approx(found["rollout worker"] / found["LLM.generate"])
     assert "LLM.generate" in capsys.readouterr().out
 
 
-@pytest.mark.drawn("long benchmarks", 2)
+@pytest.mark.nightly
 def test_swap_measures_every_engine(capsys: pytest.CaptureFixture[str]) -> None:
     found = swap.main(swap.SMOKE)
     assert list(found) == ["Torch", "vLLM", "HTTP"]

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.night import NIGHT
 
 from rljob_core.errors import SpecError
 from rljob_core.ports import Reward
@@ -43,7 +44,7 @@ def test_code_that_passes_its_tests_scores(reward: Reward) -> None:
         "import os\nos._exit(0)",
         "raise SystemExit(0)",
         "import sys, atexit\ndef twice(n): return 0\nprint('all passed')",
-        "while True: pass" if os.environ.get("RLJOB_TEST_ALL") else "1/0",
+        "while True: pass" if NIGHT else "1/0",
         "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
         "",
         "\udcff",
