@@ -58,7 +58,7 @@ def test_reads_every_source_of_a_job_that_has_ended(folder: RunFolder) -> None:
     assert result.exit_code == 0, result.output
     content = json.loads(result.stdout)
     assert content["verdict"] == "holds"
-    elsewhere = {"unaltered", "summary", "evaluations"}  # of whole runs: tests/cli/test_doctored.py
+    elsewhere = {"unaltered", "summary", "evaluations"}  # of whole runs: tests/runs/test_doctored.py
     assert all(check["examined"] for check in content["checks"] if check["name"] not in elsewhere)
     (pipeline,) = content["counts"].pop("pipelines")
     assert (pipeline["from_step"], pipeline["mode"], pipeline["max_staleness"]) == (0, "BoundedAsync", 1)

@@ -1,7 +1,7 @@
 """Copies of a finished run whose evidence tests alter: streams through a real nats-server, everything else as files.
 
-A copy knows nothing of the audited code: records are JSON, and the chain digest and the manifests' digest are computed
-here as `docs/design/streams.md` describes them.
+A copy knows nothing of the audited code: records are JSON, and the chain digest is computed here as
+`docs/design/streams.md` describes it.
 """
 
 from __future__ import annotations
@@ -9,14 +9,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-import xxhash
 
 from rljob_core.ports import Channel, Message
 from rljob_core.stream_names import StreamNames
@@ -73,9 +70,18 @@ class DoctoredRun:
         if chained:
             self.chain()
 
-    def change(self, kind: str, where: Callable[[Json], bool] = lambda r: True, **fields: Any) -> None:
+    def change(
+        self,
+        kind: str,
+        where: Callable[[Json], bool] = lambda r: True,
+        *,
+        chained: bool = True,
+        **fields: Any,
+    ) -> None:
         """Set fields of the records of a kind."""
-        self.change_records(lambda r: {**r, **fields} if r["kind"] == kind and where(r) else r)
+        self.change_records(
+            lambda r: {**r, **fields} if r["kind"] == kind and where(r) else r, chained=chained
+        )
 
     def insert(self, place: int, *records: Json, writer: Json | None = None, suffix: str = "records") -> None:
         """Insert a message of records; the chain follows."""
@@ -121,45 +127,6 @@ class DoctoredRun:
         messages[:] = [
             replace(m, data=json.dumps(line).encode()) for m, line in zip(messages, lines, strict=True)
         ]
-
-    def change_manifests(self, change: Callable[[Json], Any], *, ledger: bool = True) -> None:
-        """Change the manifests, and give them and those after them their true digests and parents.
-
-        Args:
-            change: changes a manifest in place.
-            ledger: let the ledger's commits name the new digests, and the announcement too.
-        """
-        digests = {"": ""}
-        for file in sorted(self.folder.glob("weights/*/manifest.json")):
-            content = json.loads(file.read_text())
-            old = content.pop("digest")
-            change(content)
-            for part in filter(None, (content, content["proposal"])):
-                part["parent"] = digests.get(part["parent"], part["parent"])
-            if content["base"] is not None:
-                content["base"]["digest"] = digests[content["base"]["digest"]]
-            canonical = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-            digests[old] = content["digest"] = xxhash.xxh3_128_hexdigest(canonical)
-            file.write_text(json.dumps(content))
-        if ledger:
-            self.rename(digests, files=False)
-
-    def rename(self, names: dict[str, str], *, files: bool = True) -> None:
-        """Replace whole words in the ledger and the announcement and, if `files`, in the trainer's log."""
-        words = {old: new for old, new in names.items() if old}
-        pattern = re.compile(r"\b(" + "|".join(map(re.escape, words)) + r")\b")
-
-        def text(data: str) -> str:
-            return pattern.sub(lambda found: words[found[1]], data)
-
-        for channel in (Channel.LEDGER, Channel.VERSIONS):
-            self.streams[channel] = [
-                m if m.suffix in {"snapshot", "part"} else replace(m, data=text(m.data.decode()).encode())
-                for m in self.streams[channel]
-            ]
-        self.chain()
-        for file in self.folder.glob("trainer/*.jsonl") if files else ():
-            file.write_text(text(file.read_text()))
 
     # ---- storing it
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -14,9 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import independent_auditor
 import psutil
-from e2e.harness.nats_server import EmbeddedServer
 from ruamel.yaml import YAML
 
 RLJOB = str(Path(sys.executable).parent / "rljob")
@@ -176,13 +173,3 @@ def _about(output: Path, command: str, *flags: str) -> subprocess.CompletedProce
     """A command about a run's folder."""
     words = [RLJOB, command, str(output), *flags]
     return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
-
-
-def audited_independently(output: Path) -> list[str]:
-    """What the independent auditor says of a run that has ended."""
-
-    async def ask() -> list[str]:
-        async with EmbeddedServer(output / "nats") as server:
-            return await asyncio.to_thread(independent_auditor.audit, output, server.url)
-
-    return asyncio.run(ask())

