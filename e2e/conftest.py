@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests import night
+from tests.second_try import pytest_runtest_logreport, pytest_runtest_makereport
 
 from e2e.harness.availability import available
 from e2e.harness.binaries import built
@@ -22,6 +23,8 @@ from e2e.harness.namespaces import own_namespace
 from e2e.harness.node import parse_nodes
 from e2e.harness.volumes import environment_folders
 from e2e.installation import install, job_namespace, shared_folder
+
+__all__ = ["pytest_runtest_logreport", "pytest_runtest_makereport"]  # pytest finds these hooks here
 
 pytest_plugins = ["e2e.harness.fixtures"]
 

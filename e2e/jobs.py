@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from ruamel.yaml import YAML
 from tests.emulated import emulated
+from tests.waiting import TookTooLong, patience
 
 from e2e.harness.errors import ClusterError
 from e2e.harness.kubectl import Kubectl
@@ -143,7 +144,7 @@ class Job:
         Raises:
             AssertionError: the job failed, or it did not happen in time; with what there is to see.
         """
-        end = time.monotonic() + seconds
+        end = time.monotonic() + patience(seconds)
         while True:
             try:
                 if found := done():
@@ -153,7 +154,8 @@ class Job:
             except ClusterError:
                 if time.monotonic() > end:
                     raise
-            assert time.monotonic() < end, f"it did not happen in {seconds:.0f} s\n{self.seen()}"
+            if time.monotonic() > end:
+                raise TookTooLong(f"it did not happen in {patience(seconds):.0f} s\n{self.seen()}")
             time.sleep(1)
 
     def seen(self) -> str:

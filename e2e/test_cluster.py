@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 from e2e.conftest import AnyCluster
 from e2e.harness.cluster import Cluster
@@ -39,9 +39,7 @@ def shared_folder() -> Iterator[Path]:
 
 def eventually(kubectl: Kubectl, *arguments: str, seconds: float = 300.0) -> str:
     """What a command prints once it succeeds: kube-proxy and CoreDNS hear of changes a little later."""
-    deadline = time.monotonic() + seconds
-    while not kubectl.succeeds(*arguments) and time.monotonic() < deadline:
-        time.sleep(0.2)
+    until(lambda: kubectl.succeeds(*arguments), " ".join(arguments), seconds=seconds, every=0.2)
     return kubectl(*arguments)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from e2e.conftest import AnyCluster
 from e2e.installation import EXAMPLES, SYSTEM, job_namespace
@@ -161,16 +162,10 @@ def test_a_trainer_that_fails_leaves_its_log(place: tuple[Job, Path]) -> None:
         over = job.condition("Failed"), job.condition("Reconciling")
         return over[0]["message"] if [c.get("status") for c in over] == ["True", "False"] else ""
 
-    deadline = time.monotonic() + 300
-    while not (message := end()):
-        assert time.monotonic() < deadline, job.seen()
-        time.sleep(1)
+    message = until(end, every=1.0, shown=job.seen)
     assert {pod["metadata"]["labels"]["rljob.dev/role"] for pod in job.pods()} == {"trainer"}
     command = re.search(r"log: kubectl (.* --tail=-1), the trainer's while the job exists", message)
     assert command is not None, message
     assert "spec.trainer.options" in kubectl(*command[1].split())
     kubectl("delete", "rljob", job.name, "--timeout=300s")
-    gone = time.monotonic() + 300
-    while job.pods():
-        assert time.monotonic() < gone, job.seen()
-        time.sleep(1)
+    until(lambda: not job.pods(), every=1.0, shown=job.seen)

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from e2e.harness.availability import available
 from e2e.harness.errors import NotAvailableError
 from ruamel.yaml import YAML
+from tests.waiting import TookTooLong, patience
 
 PATIENCE = 300.0
 
@@ -75,7 +76,7 @@ class PrometheusServer:
     def get(self, path: str, **parameters: str) -> Any:
         """The data of an answer of its API."""
         url = f"http://{self._address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patience(PATIENCE)
         while True:
             try:
                 with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
@@ -85,7 +86,8 @@ class PrometheusServer:
                     raise AssertionError(f"{url}: {error.read().decode()}") from error
             except OSError:
                 assert self._process.poll() is None, self._log.read_text()
-            assert time.monotonic() < deadline, self._log.read_text()
+            if time.monotonic() > deadline:
+                raise TookTooLong(self._log.read_text())
             time.sleep(0.2)
 
     def query(self, text: str) -> list[dict[str, Any]]:

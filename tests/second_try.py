@@ -39,7 +39,8 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add to the report of a failure why it may be tried again; "" if it may not."""
     report = yield
-    report.may_be_the_machine = "" if call.excinfo is None else _machine(call.excinfo.value)
+    # pytest-xdist carries it to the process that all reports come to.
+    vars(report)["may_be_the_machine"] = "" if call.excinfo is None else _machine(call.excinfo.value)
     return report
 
 
@@ -62,7 +63,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         return
     said = report.longreprtext
     why = getattr(report, "may_be_the_machine", "")
-    if report.when == "???" and "crashed while running" in said:  # of pytest-xdist
+    if "crashed while running" in said and not hasattr(
+        report, "may_be_the_machine"
+    ):  # pytest-xdist's own report
         why = "the process that ran it was lost"
     test = _GROUP.sub("", report.nodeid)
     line = {

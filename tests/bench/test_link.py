@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from e2e.harness.link import Link
+from tests.waiting import until_async
 
 from rljob_runtime.messaging.nats.emulated_link import Bucket
 
@@ -51,9 +52,7 @@ async def test_bytes_take_their_time_and_keep_their_order(echo: str) -> None:
         assert await reader.readexactly(len(sent)) == sent
         assert clock.time() - before >= 2 * DELAY
         writer.close()
-        async with asyncio.timeout(300):  # it counts a piece after it has passed it on
-            while (link.carried_up, link.carried) != (len(sent), len(sent)):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until_async(lambda: (link.carried_up, link.carried) == (len(sent), len(sent)))
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from example_job import write_job
 from rich.console import Console
+from tests.waiting import within
 
 from rljob_cli.manifest.load import load_job
 from rljob_cli.run.event_log import EventLog
@@ -49,7 +50,7 @@ async def follow_to_the_end(
     follower = StreamFollower(progress, metrics, view, job.spec)
     following = asyncio.create_task(follower.follow(store))
     try:
-        async with asyncio.timeout(300):
+        async with within():
             if later is not None:
                 while not progress.lines:  # noqa: ASYNC110  it is no event
                     await asyncio.sleep(0.01)

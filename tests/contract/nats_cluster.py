@@ -21,13 +21,13 @@ from typing import Any, Self
 import nats
 from e2e.harness.ports import hold_port
 from links import Link
+from tests.waiting import within
 
 from rljob_runtime.messaging.nats.server import binary, render_config
 
 log = logging.getLogger(__name__)
 
 SIZE = 3
-_PATIENCE = 300.0  # seconds
 #: An address at which nobody listens: servers tell each other theirs, and would connect past the proxies.
 _NOWHERE = "127.0.0.1:1"
 #: For how long a lame duck keeps its clients, once it has handed over what it leads.
@@ -201,7 +201,7 @@ class NatsCluster:
 
     async def leader(self, stream: str) -> int:
         """Number of the server that leads a stream, once all replicas of it are up to date."""
-        async with asyncio.timeout(_PATIENCE):
+        async with within():
             while True:
                 for number in self._processes:
                     found = await self._replication(number, stream)

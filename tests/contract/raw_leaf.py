@@ -10,6 +10,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 import nkeys
+from tests.waiting import in_time
 
 
 class RawLeaf:
@@ -83,6 +84,6 @@ class RawLeaf:
 
     async def _next(self) -> bytes:
         try:
-            return await asyncio.wait_for(self._reader.readline(), 30)
+            return await in_time(self._reader.readline())
         except OSError:  # the server has closed it
             return b""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from cut_files import cut_bytes, stream_folder
 from lossy_servers import MemoryWorld, NatsWorld, World, contents
+from tests.waiting import within
 
 from rljob_core.errors import Fenced, StreamCut
 from rljob_core.ports import MESSAGE_ID, Channel, Delivery, Message, MessageStore, Queue
@@ -45,7 +46,7 @@ async def publish(store: MessageStore, channel: Channel, *names: str, suffix: st
 async def read(reader: AsyncIterator[Sequence[Message]], count: int) -> list[str]:
     """What a reader, which goes on, gives next."""
     found: list[str] = []
-    async with asyncio.timeout(SECONDS):
+    async with within():
         while len(found) < count:
             found += [message.data.decode() for message in await anext(reader)]
     assert len(found) == count
@@ -55,7 +56,7 @@ async def read(reader: AsyncIterator[Sequence[Message]], count: int) -> list[str
 async def drain(store: MessageStore, channel: Channel, queue: Queue, wanted: set[str]) -> set[str]:
     """What a queue gives out, acknowledged, until that was all there and nothing is left."""
     found: set[str] = set()
-    async with asyncio.timeout(SECONDS):
+    async with within():
         while not wanted <= found or await store.unacknowledged(channel, "q"):
             for delivery in await queue.fetch(messages=100, max_bytes=1 << 20, timeout=0.1):
                 found.add(delivery.message.data.decode())
@@ -146,7 +147,7 @@ async def test_a_reader_notices_that_what_it_read_is_lost(world: World, since: i
     assert await read(reader, 5) == named("old", 5)
     await world.lose(Channel.LEDGER, messages=2)
     await publish(other, Channel.LEDGER, *named("new", since))
-    async with asyncio.timeout(SECONDS):
+    async with within():
         with pytest.raises(StreamCut, match="ledger") as cut:
             await anext(reader)
     assert (cut.value.passed, cut.value.last) == (5, 3 + since)
@@ -165,7 +166,7 @@ async def test_a_reader_notices_when_what_it_read_last_was_deleted(world: World)
     await world.lose(Channel.TRAJECTORIES, messages=2)
     await publish(other, Channel.TRAJECTORIES, *named("new", 3))
     await other.delete(Channel.TRAJECTORIES, [6])
-    async with asyncio.timeout(SECONDS):
+    async with within():
         with pytest.raises(StreamCut):
             async for _ in reader:
                 pass
@@ -191,7 +192,7 @@ async def test_who_watches_signals_starts_over(world: World) -> None:
     for key, value in (("a", b"1"), ("b", b"1"), ("a", b"2"), ("c", b"1")):
         await store.put_signal(key, value)
     signals = store.watch_signals()
-    async with asyncio.timeout(SECONDS):
+    async with within():
         assert dict([await anext(signals) for _ in range(3)]) == {"a": b"2", "b": b"1", "c": b"1"}
         await world.lose_signals(2)
         for key in ("d", "e"):
@@ -375,7 +376,7 @@ async def test_a_reader_notices_what_is_lost_though_the_clock_was_set_back(machi
     reader._seen = replace(reader._seen, time="2200-01-01T00:00:00.5")
     await machine.lose(Channel.LEDGER, messages=2)
     await publish(store, Channel.LEDGER, *named("new", 4))
-    async with asyncio.timeout(SECONDS):
+    async with within():
         with pytest.raises(StreamCut):  # noqa: PT012
             while True:
                 assert await reader.next() == []
@@ -403,7 +404,7 @@ async def test_a_stream_that_is_torn_anywhere_is_a_prefix_of_what_it_was(
     assert left == names[: len(left)]
     assert len(left) < 40
     assert await store.last_sequence(Channel.LEDGER) == len(left)
-    async with asyncio.timeout(SECONDS):
+    async with within():
         with pytest.raises(StreamCut):
             await anext(readers[0])
     await store.publish(

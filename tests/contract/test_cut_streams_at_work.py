@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from cut_files import cut_bytes, cut_messages, stream_folder
 from lossy_servers import NatsWorld, contents
+from tests.waiting import within
 
 from rljob_core.errors import Fenced, StreamCut
 from rljob_core.ports import MESSAGE_ID, Channel
@@ -108,7 +109,7 @@ async def test_whatever_is_lost_what_is_stored_is_read_delivered_and_in_order(
     await load.goes_on()
     load.stopped.set()
     await asyncio.gather(*writing)  # whoever is not connected again as yet sends one more
-    async with asyncio.timeout(300):
+    async with within():
         while load.read != {channel: await contents(store, channel) for channel in load.read}:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         while any([await store.unacknowledged(channel, "q") for channel in QUEUES]):  # noqa: ASYNC110

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from cluster_jobs import SECONDS, SEEDS, job_of, operator, prepare, role_store
 from e2e.harness.nats_server import EmbeddedServer
+from tests.waiting import within
 
 from rljob_core.actions import Observation, PredictLengths, SendToEngine
 from rljob_core.errors import StoreFull
@@ -59,7 +60,7 @@ async def test_work_that_finds_no_room_is_sent_once_there_is_some(tmp_path: Path
             sending = asyncio.create_task(actions.run([action], epoch=1, ledger=""))
             await asyncio.wait([sending], timeout=0.5)
             assert not sending.done()
-            async with asyncio.timeout(SECONDS):
+            async with within():
                 while not sending.done():
                     if await streams.outgrown():
                         await prepare(streams, job, TRAJECTORIES)

@@ -12,6 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from tests.waiting import within
 from whole_job import NatsInstallation, Workers, config_of, holds, job_of, until
 
 from rljob_contract.tiny_models import tiny_model
@@ -118,7 +119,7 @@ async def test_a_job_outlives_its_tokens_and_trains_nothing_twice(tmp_path: Path
             installation.opened(Holder.READER, uid, patience=100) as reader,
             Workers(installation, tmp_path, config) as workers,
         ):
-            async with asyncio.timeout(600):
+            async with within(600):
                 training = asyncio.create_task(workers.train())
                 try:
                     line = await until(reader, lambda line: bool(line.finished))

@@ -12,8 +12,9 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from cluster_jobs import SECONDS, SEEDS, job_of, operator, prepare, role_store
+from cluster_jobs import SEEDS, job_of, operator, prepare, role_store
 from e2e.harness.nats_server import EmbeddedServer
+from tests.waiting import until_async, within
 
 from rljob_core.errors import StoreFull, StoreUnavailable
 from rljob_core.messages import STEP_METRICS, StepMetrics
@@ -91,9 +92,7 @@ async def flood(
 
 async def outgrown(streams: JobStreams) -> bool:
     """Whether the server says within a time that some job's streams need room: it counts with a delay."""
-    async with asyncio.timeout(SECONDS):
-        while not await streams.outgrown():  # noqa: ASYNC110  nothing tells
-            await asyncio.sleep(0.1)
+    await until_async(streams.outgrown)
     return True
 
 
@@ -301,7 +300,7 @@ async def test_a_job_without_room_is_refused_and_harms_none_that_runs(
         for job in (first, second):
             async with opened(server, job.metadata.uid or "", Holder.COORDINATOR) as coordinator:
                 assert await coordinator.publish(Channel.LEDGER, "records", b"1") == 1
-        async with asyncio.timeout(SECONDS):
+        async with within():
             while not await streams.prepare(first, TRAJECTORIES):  # noqa: ASYNC110  until it is connected again
                 await asyncio.sleep(0.1)
             await streams.remove(second)

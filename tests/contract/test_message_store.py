@@ -13,6 +13,7 @@ import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from tests.waiting import until_async, within
 
 from rljob_core.errors import Fenced, StoreFull, StoreUnavailable, StreamCut
 from rljob_core.ports import MESSAGE_ID, Channel, Delivery, Message, MessageStore, Queue, first_sequence
@@ -30,7 +31,7 @@ SECONDS = 300.0
 async def collect(messages: AsyncIterator[Sequence[Message]], count: int) -> list[Message]:
     """The first `count` messages of a reader, which is then closed."""
     found: list[Message] = []
-    async with asyncio.timeout(SECONDS):
+    async with within():
         async for batch in messages:
             assert batch
             found += batch
@@ -270,7 +271,7 @@ async def test_headers_are_read_as_they_come_by_a_reader_that_pauses(connect: Co
     async def write(number: int) -> None:
         await writer.publish(Channel.REWARDS, "r", bytes(number), headers={"Size": str(number)})
 
-    async with asyncio.timeout(SECONDS):
+    async with within():
         reading = asyncio.create_task(read())
         await write(1)
         while not found:  # noqa: ASYNC110  nothing tells
@@ -477,7 +478,7 @@ async def test_work_that_is_acknowledged_is_gone(store: MessageStore) -> None:
     (delivery,) = await fetch(queue)
     assert (await store.depths())["work"] == 1
     await delivery.ack()
-    async with asyncio.timeout(SECONDS):
+    async with within():
         while (await store.depths())["work"]:  # noqa: ASYNC110  an acknowledgement has no answer
             await asyncio.sleep(0.01)
     assert await fetch(queue, timeout=0.1) == []
@@ -506,7 +507,7 @@ async def test_what_a_queue_has_yet_to_deal_with(store: MessageStore, channel: C
     (third,) = await fetch(queue)
     for acknowledged, left in ((first, 2), (third, 1), (second, 0)):
         await acknowledged.ack()
-        async with asyncio.timeout(SECONDS):
+        async with within():
             # An acknowledgement has no answer; before it is dealt with, the message counts.
             while (found := await store.unacknowledged(channel, "q")) > left:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -608,7 +609,7 @@ async def test_which_suffixes_there_are(store: MessageStore) -> None:
 async def take(
     signals: AsyncIterator[tuple[str, bytes | None]], count: int
 ) -> list[tuple[str, bytes | None]]:
-    async with asyncio.timeout(SECONDS):
+    async with within():
         return [await anext(signals) for _ in range(count)]
 
 
@@ -691,9 +692,7 @@ async def open_on(server: EmbeddedServer, *, job: str = "", **options: float) ->
 async def killed_and_started(server: EmbeddedServer, done: Sized, *, at: Sequence[int]) -> None:
     """Kill the server, and start it again on its files, whenever that many things are done."""
     for count in at:
-        async with asyncio.timeout(SECONDS):
-            while len(done) < count:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until_async(lambda count=count: len(done) >= count)
         await server.kill()
         await server.start()
 
@@ -744,7 +743,7 @@ async def test_reading_through_kills_has_no_gap_and_no_repetition(own_server: Em
             if len(found) >= 1500:
                 return
 
-    async with asyncio.timeout(SECONDS):
+    async with within():
         await asyncio.gather(write(), read(), killed_and_started(own_server, found, at=[10, 500, 1000]))
     assert [int(m.data) for m in found] == list(range(1500))
     await writer.close()
@@ -768,7 +767,7 @@ async def test_a_queue_continues_through_kills(own_server: EmbeddedServer) -> No
                 *(store.publish(Channel.WORK, "trainer", b"%d" % i) for i in range(first, first + 50))
             )
 
-    async with asyncio.timeout(SECONDS):
+    async with within():
         await asyncio.gather(publish(), work(), killed_and_started(own_server, done, at=[10, 300, 700]))
     assert {int(data) for data in done} == set(range(1000))
     # A message comes again only where its acknowledgement was under way when the server died.
@@ -810,7 +809,7 @@ async def test_acknowledged_work_does_not_come_again_though_the_server_dies_befo
     await own_server.kill()
     await own_server.start()
     assert sorted(d.message.data for d in await fetched(queue, 3)) == [b"7", b"8", b"9"]
-    async with asyncio.timeout(SECONDS):
+    async with within():
         while (await store.depths())["work"] > 3:  # noqa: ASYNC110  an acknowledgement has no answer
             await asyncio.sleep(0.01)
     await store.close()
@@ -897,7 +896,7 @@ async def test_without_a_server_calls_fail_in_the_end_and_closing_does_not_hang(
         await fetch(queue, timeout=2.0)
     with pytest.raises(StoreUnavailable):
         await reading
-    async with asyncio.timeout(SECONDS):
+    async with within():
         await store.close()
 
 
@@ -923,7 +922,7 @@ async def test_a_reader_notices_that_the_server_lost_what_was_read(
     for file in (tmp_path / "nats" / "store").rglob("msgs/*"):
         file.unlink()
     await own_server.start()
-    async with asyncio.timeout(SECONDS):
+    async with within():
         with pytest.raises(StreamCut, match="lost") as cut:
             async for _ in reader:
                 pass
@@ -984,7 +983,7 @@ async def test_a_stream_of_which_the_server_says_nothing_is_read(own_server: Emb
     del config["republish"]
     await store._connection.call(f"STREAM.UPDATE.{stream}", config)
     reader = store.read(Channel.REWARDS)
-    async with asyncio.timeout(SECONDS):
+    async with within():
         for number in range(20):
             await store.publish(Channel.REWARDS, "r", b"%d" % number)
             assert [m.data for m in await anext(reader)] == [b"%d" % number]

@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 from cluster_jobs import ISSUER, SECONDS, SEEDS, job_of, operator, prepare
 from e2e.harness.nats_server import EmbeddedServer
+from tests.waiting import in_time, until_async, within
 
 from rljob_core.errors import StoreUnavailable
 from rljob_core.ports import Channel
@@ -100,9 +101,7 @@ def connections(store: NatsStore) -> int:
 
 
 async def until_lost(store: NatsStore) -> None:
-    async with asyncio.timeout(SECONDS):
-        while store._connection.state.connected:  # noqa: ASYNC110  nothing tells
-            await asyncio.sleep(0.05)
+    await until_async(lambda: not store._connection.state.connected)
 
 
 async def test_a_writer_and_a_reader_outlive_their_tokens_and_nothing_is_lost_or_repeated(
@@ -128,7 +127,7 @@ async def test_a_writer_and_a_reader_outlive_their_tokens_and_nothing_is_lost_or
                 return
 
     async with (
-        asyncio.timeout(SECONDS),
+        within(),
         writer.renewed(),
         reader.renewed(),
         writer.opened() as writing,
@@ -153,7 +152,7 @@ async def test_a_token_that_is_renewed_late_loses_nothing(
         await asyncio.sleep(1.0)
         assert not waiting.done()
         member.renew(60)
-        assert await asyncio.wait_for(waiting, SECONDS) == 2
+        assert await in_time(waiting) == 2
 
 
 async def test_a_token_that_is_not_renewed_is_refused_and_the_error_says_what_to_do(

@@ -17,6 +17,7 @@ import pytest
 from cluster_jobs import ISSUER, SECONDS, SEEDS, lasting_credentials, prepare
 from cut_files import cut_messages, damage_descriptions, damage_states, stream_folder
 from e2e.harness.nats_server import EmbeddedServer
+from tests.waiting import in_time, within
 from whole_job import NatsInstallation, Workers, config_of, holds, job_of, until
 
 from rljob_cli.backup.index import Index
@@ -202,7 +203,7 @@ async def test_a_role_can_do_what_it_needs_and_nothing_else(
     async with installation.opened(holder, filled) as store:
         for name, operation in operations(store).items():
             try:
-                await asyncio.wait_for(operation(), SECONDS)
+                await in_time(operation())
                 done.add(name)
             except StoreUnavailable as error:
                 refused[name] = str(error)
@@ -219,7 +220,7 @@ async def test_another_jobs_streams_are_out_of_reach(
     async with installation.opened(holder, mine, of=filled) as store:
         for operation in operations(store).values():
             with pytest.raises(StoreUnavailable, match="permissions violation"):
-                await asyncio.wait_for(operation(), SECONDS)
+                await in_time(operation())
 
 
 _ADMINISTRATION = (
@@ -515,7 +516,7 @@ async def test_work_that_its_reader_has_acknowledged_is_gone(
     installation: NatsInstallation, queued: str, holder: Holder, name: str
 ) -> None:
     channel, suffix, queue = _QUEUES[name]
-    async with installation.opened(holder, queued) as store, asyncio.timeout(SECONDS):
+    async with installation.opened(holder, queued) as store, within():
         taking = await store.queue(channel, suffix, name=queue)
         (taken,) = await taking.fetch(messages=1, max_bytes=1 << 20, timeout=SECONDS)
         assert await store.get(channel, [taken.message.sequence]) == [taken.message]
@@ -526,7 +527,7 @@ async def test_work_that_its_reader_has_acknowledged_is_gone(
 
 async def _some(batches):
     """The first, whenever it comes, and what comes with it."""
-    yield await asyncio.wait_for(anext(batches), SECONDS)
+    yield await in_time(anext(batches))
     with suppress(TimeoutError):
         while True:
             yield await asyncio.wait_for(anext(batches), 0.1)
@@ -620,7 +621,7 @@ async def test_a_whole_job_runs_on_its_roles_credentials(
     ):
         training = asyncio.create_task(workers.train())
         try:
-            async with asyncio.timeout(600):
+            async with within(600):
                 await until(reader, lambda line: line.version >= 2)
                 backup = FolderPlace(tmp_path / "backup")
                 taken = await back_up_configured(config, backup, installation.environment(Holder.READER, uid))
@@ -780,7 +781,7 @@ async def test_the_operator_creates_a_queue_without_the_state_of_the_one_before_
         async def store_and_take(*names: str) -> None:
             for name in names:
                 await rollout.publish(Channel.TRAJECTORIES, "payload", name.encode())
-            async with asyncio.timeout(SECONDS):
+            async with within():
                 while not set(names) <= taken:
                     for delivery in await queue.fetch(messages=8, max_bytes=1 << 20, timeout=1.0):
                         taken.add(delivery.message.data.decode())
@@ -847,7 +848,7 @@ async def test_the_operator_hears_of_each_job_under_the_name_of_its_account(
         await operator._client.flush()
         await coordinator.publish(Channel.METRICS, "steps", b"{}")
         account = account_name(ISSUER, namespace="default", job="roles", uid=uid)
-        assert await asyncio.wait_for(heard.get(), SECONDS) == (f"{REPORTS}.{account}.steps", b"{}")
+        assert await in_time(heard.get()) == (f"{REPORTS}.{account}.steps", b"{}")
 
 
 async def test_a_job_that_is_removed_leaves_no_stream_and_no_way_in(

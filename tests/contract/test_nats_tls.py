@@ -15,6 +15,7 @@ from uuid import uuid4
 import pytest
 from cluster_jobs import ISSUER, SECONDS, SEEDS, job_of, lasting_credentials
 from e2e.harness.nats_server import EmbeddedServer
+from tests.waiting import in_time, until_async
 
 from rljob_core.errors import StoreUnavailable
 from rljob_core.nats_trust import tls_options
@@ -79,7 +80,7 @@ async def prepared(server: EmbeddedServer, folder: Path, uid: str) -> bool:
     connection = NatsConnection(url, credentials=str(folder / "operator.creds"), authority=ISSUER.trusted)
     running = asyncio.create_task(connection.run())
     try:
-        await asyncio.wait_for(connection.wait_until_known(), SECONDS)
+        await in_time(connection.wait_until_known())
         return await JobStreams(connection, ISSUER).prepare(job_of(uid, None), 64 << 20)
     finally:
         running.cancel()
@@ -88,9 +89,7 @@ async def prepared(server: EmbeddedServer, folder: Path, uid: str) -> bool:
 
 async def until_prepared(server: EmbeddedServer, folder: Path, uid: str) -> None:
     """The same until it is done: the operator tries again where the machine is slow, too."""
-    async with asyncio.timeout(SECONDS):
-        while not await prepared(server, folder, uid):
-            pass
+    await until_async(lambda: prepared(server, folder, uid))
 
 
 async def test_operator_and_roles_speak_to_the_server_that_the_seeds_name(
@@ -247,9 +246,7 @@ async def test_the_operator_connects_after_handshakes_that_were_cut_off(tmp_path
         )
         running = asyncio.create_task(connection.run())
         try:
-            async with asyncio.timeout(SECONDS):
-                while connection.client is None:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+            await until_async(lambda: connection.client is not None)
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from message_stores import Connect
+from tests.waiting import within
 
 from rljob_core.messages import SITE_SIGNALS
 from rljob_core.ports import MessageStore
 from rljob_core.stream_names import StreamNames
 from rljob_runtime.messaging.nats.store import NatsStore
 
-SECONDS = 300.0
-
 
 async def take(signals: AsyncIterator[tuple[str, bytes | None]]) -> tuple[str, bytes | None]:
-    async with asyncio.timeout(SECONDS):
+    async with within():
         return await anext(signals)
 
 

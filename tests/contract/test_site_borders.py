@@ -12,6 +12,7 @@ from border_servers import SITE, BorderServers, api, client, names_of
 from e2e.harness.nats_sites import HubAndSite
 from nats.aio.client import Client
 from raw_leaf import RawLeaf
+from tests.waiting import within
 
 from rljob_core.messages import work_suffix
 from rljob_core.ports import Channel
@@ -37,7 +38,7 @@ async def count(client: Client, stream: str) -> int:
 
 
 async def holds(client: Client, stream: str, number: int) -> None:
-    async with asyncio.timeout(300):
+    async with within():
         while await count(client, stream) != number:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
@@ -81,12 +82,15 @@ async def test_a_coordinator_beats_by_way_of_a_site(servers: BorderServers) -> N
     lines = secret_credentials(keys, Holder.COORDINATOR).splitlines()
     lines[1] = job_token(keys, Holder.COORDINATOR)
     text = "\n".join(lines[:8]) + "\n"
-    async with client(servers.hub, text) as coordinator, servers.streams("u-1", at_site=False) as hub:
-        async with asyncio.timeout(300):
-            while not await count(hub, names.signal_stream):
-                await coordinator.publish(names.beat_subject(SITE), b"coordinator-1")
-                await coordinator.flush()
-                await asyncio.sleep(0.1)
+    async with (
+        client(servers.hub, text) as coordinator,
+        servers.streams("u-1", at_site=False) as hub,
+        within(),
+    ):
+        while not await count(hub, names.signal_stream):
+            await coordinator.publish(names.beat_subject(SITE), b"coordinator-1")
+            await coordinator.flush()
+            await asyncio.sleep(0.1)
 
 
 def requests_of(names: StreamNames) -> list[str]:
@@ -214,7 +218,7 @@ async def test_a_site_acknowledges_nothing_at_the_hub(servers: BorderServers) ->
         assert info["num_ack_pending"] == 1
         await message.respond(b"+ACK")
         await hub.flush()
-        async with asyncio.timeout(300):
+        async with within():
             while (await api(hub, f"CONSUMER.INFO.{stream}.coordinator", {}))["num_ack_pending"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from e2e.harness.nats_sites import HubAndSite, machine_dies
 from nats.aio.msg import Msg
+from tests.waiting import TookTooLong, until_async, within
 
 from rljob_core.messages import MARK_HEADER, SITE_SIGNALS, site_mark, work_suffix
 from rljob_core.ports import MESSAGE_ID, Channel
@@ -33,8 +34,6 @@ WRITERS = 3
 WORK, LOST = work_suffix("pod-0.a", site=SITE), work_suffix("pod-0.lost", site=SITE)
 
 pytestmark = pytest.mark.timeout(600)
-SECONDS = 300
-"""After which a test that waits for something gives up, and says for what."""
 
 
 @dataclass
@@ -78,17 +77,10 @@ async def job(tmp_path: Path) -> AsyncIterator[SitedJob]:
             await store.close()
 
 
-async def until(said: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until it is so."""
-    async with asyncio.timeout(SECONDS):
-        while not await said():  # noqa: ASYNC110  servers tell nobody
-            await asyncio.sleep(0.05)
-
-
 async def arrived(store: NatsStore, channel: Channel, suffix: str, count: int) -> list[bytes]:
     """The first messages of a suffix, once there are so many."""
     found: list[bytes] = []
-    async with asyncio.timeout(SECONDS):
+    async with within():
         async for batch in store.read(channel, suffix):
             found += [message.data for message in batch]
             if len(found) >= count:
@@ -107,8 +99,8 @@ async def signal(store: NatsStore, key: str) -> bytes:
 async def drained(store: NatsStore, channel: Channel) -> None:
     """Wait until an outbox is empty."""
     try:
-        await until(lambda: _is_empty(store, channel))
-    except TimeoutError as error:
+        await until_async(lambda: _is_empty(store, channel))
+    except TookTooLong as error:
         stream = store._streams.stream(channel)
         for asked in (f"STREAM.INFO.{stream}", f"CONSUMER.LIST.{stream}"):
             error.add_note(json.dumps(await store._connection.call(asked, {})))
@@ -154,7 +146,7 @@ async def test_what_a_site_stores_arrives_once_and_in_order_over_cuts_and_kills(
         await found_at_least(before + 1)
 
     async def found_at_least(count: int) -> None:
-        async with asyncio.timeout(SECONDS):
+        async with within():
             while len(found) < count:
                 more.clear()
                 await more.wait()
@@ -247,12 +239,12 @@ async def test_a_site_gets_its_own_work_which_is_gone_from_the_hub_then(job: Sit
             await delivery.ack()
     assert found == [b"0", b"1", b"2"]
     await heard.wait()
-    await until(lambda: _holds_only(hub, "engine.pod-1.b"))
+    await until_async(lambda: _holds_only(hub, "engine.pod-1.b"))
 
     async def only_of_lost_engines() -> bool:  # it may have left the hub before it was deleted there
         return (await site.suffixes(Channel.WORK, ">")).keys() <= {LOST}
 
-    await until(only_of_lost_engines)
+    await until_async(only_of_lost_engines)
     await listener.close()
 
 
@@ -272,7 +264,7 @@ async def test_a_beat_comes_back_behind_the_signals_of_its_site(job: SitedJob) -
     await hub.put_signal("coordinator", b"coordinator-2")
     assert await signal(hub, f"{SITE_SIGNALS}{SITE}") == b"coordinator-1"
     job.servers.link.mend()
-    await until(lambda: _says(hub, b"coordinator-2"))
+    await until_async(lambda: _says(hub, b"coordinator-2"))
 
 
 async def _beats(hub: NatsStore, value: bytes) -> None:
@@ -308,8 +300,8 @@ async def test_marks_come_back_behind_all_that_a_site_had_stored(job: SitedJob) 
         await site.publish(Channel.TRAJECTORIES, "w", bytes(PAYLOAD), message_id=f"p{number}")
         await site.publish(Channel.PROGRESS, f"g{number}.0", bytes(PAYLOAD))
     await hub.put_site_mark(SITE, "c1/1")
-    await until(lambda: _holds(site, Channel.TRAJECTORIES, 301))
-    await until(lambda: _holds(site, Channel.PROGRESS, 301))
+    await until_async(lambda: _holds(site, Channel.TRAJECTORIES, 301))
+    await until_async(lambda: _holds(site, Channel.PROGRESS, 301))
     job.servers.link.mend()
     seen: list[str] = []
     async for batch in hub.read(Channel.TRAJECTORIES):
@@ -317,7 +309,7 @@ async def test_marks_come_back_behind_all_that_a_site_had_stored(job: SitedJob) 
         if "c1/1" in seen:
             break
     assert [name for name in seen if name != "c1/0"] == [*(f"p{number}" for number in range(300)), "c1/1"]
-    await until(lambda: _found(hub, "c1/1"))
+    await until_async(lambda: _found(hub, "c1/1"))
     assert len(await hub.suffixes(Channel.PROGRESS, ">")) == 301
     await drained(site, Channel.TRAJECTORIES)
     await marked(hub, "c1/2")  # of progress, the newest alone is kept
@@ -442,14 +434,14 @@ async def test_a_site_hears_of_versions_after_the_machine_of_the_hub_has_died(
 ) -> None:
     hub, site = await job.begin()
     await hub.publish(Channel.VERSIONS, "policy", b"before")
-    await until(lambda: _knows(site, b"before"))
+    await until_async(lambda: _knows(site, b"before"))
     async with machine_dies(job.servers.hub, tmp_path / HUB):
         for number in range(10):
             await hub.publish(Channel.VERSIONS, "policy", b"lost at the hub %d" % number)
-        await until(lambda: _knows(site, b"lost at the hub 9"))
+        await until_async(lambda: _knows(site, b"lost at the hub 9"))
     await job.join()
     await hub.publish(Channel.VERSIONS, "policy", b"after")
-    await until(lambda: _knows(site, b"after"))
+    await until_async(lambda: _knows(site, b"after"))
 
 
 async def _knows(site: NatsStore, version: bytes) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 import cluster_jobs
 from cluster_jobs import SECONDS, SEEDS, lasting_credentials, operator
 from e2e.harness.nats_server import EmbeddedServer
+from tests.waiting import in_time, until_async
 
 from rljob_cli.audit import audit
 from rljob_cli.audit.read import read_configured
@@ -72,9 +73,7 @@ class NatsInstallation:
     async def create(self, uid: str, *, restorable: bool = False) -> None:
         """Let a job have its accounts and streams."""
         async with self.operating() as streams:
-            async with asyncio.timeout(SECONDS):  # as the operator does, which gives one try five seconds
-                while not await streams.prepare(job_of(uid), TRAJECTORY_BYTES, restorable=restorable):
-                    pass
+            await until_async(lambda: streams.prepare(job_of(uid), TRAJECTORY_BYTES, restorable=restorable))
 
     def environment(self, holder: Holder, uid: str) -> dict[str, str]:
         """The variables of a pod with that role's credentials."""
@@ -190,7 +189,7 @@ class Workers:
             process.terminate()
         ended = asyncio.gather(*(process.wait() for process in running))
         with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(ended), 30)
+            await in_time(asyncio.shield(ended))
         for process in running:
             if process.returncode is None:
                 process.kill()

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from adapter_versions import AdapterVersion, check_generates_merged
 from prometheus_client.parser import text_string_to_metric_families
 from safetensors.torch import load_file, save_file
 from tests.night import some
+from tests.waiting import until_async
 from vllm_processes import START_SECONDS, family, is_there, vllm_server
 
 from rljob_core import worker_protocol
@@ -373,10 +373,7 @@ async def test_no_process_outlives_its_owner(vllm_model: Path, tmp_path: Path, w
             owner.stdin.write(b"\n")
             owner.stdin.flush()
             await said(owner, b"closed")
-        give_up = time.monotonic() + START_SECONDS
-        while any(map(is_there, started)) and time.monotonic() < give_up:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
-        assert [process for process in started if is_there(process)] == []
+        await until_async(lambda: not any(map(is_there, started)), "end of vLLM's processes")
     finally:
         owner.kill()
         owner.communicate()

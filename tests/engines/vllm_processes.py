@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 from e2e.harness.ports import hold_port
+from tests.waiting import TookTooLong, patience
 
 from rljob_runtime.engines.vllm.names import EXTENSION
 
@@ -71,14 +72,14 @@ def vllm_server(model: Path, log: Path, *, ours: bool = True, slots: int = 8) ->
 
 
 def _wait_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    give_up = time.monotonic() + START_SECONDS
+    give_up = time.monotonic() + patience(START_SECONDS)
     while time.monotonic() < give_up:
         if process.poll() is not None:
-            break
+            raise AssertionError(f"vLLM's server ended: {log.read_text()[-4000:]}")
         with suppress(urllib.error.URLError, OSError), urllib.request.urlopen(f"{url}/health", timeout=5.0):
             return
         time.sleep(0.2)
-    raise AssertionError(f"vLLM's server did not start: {log.read_text()[-4000:]}")
+    raise TookTooLong(f"vLLM's server did not start: {log.read_text()[-4000:]}")
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

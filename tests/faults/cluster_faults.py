@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nats_cluster import SIZE, NatsCluster
+from tests.waiting import within
 
 from rljob_runtime.messaging.nats.server import binary
 
@@ -19,7 +20,6 @@ Fault = Callable[[NatsCluster, str, int], Awaitable[None]]
 
 #: Seconds: longer than servers need to elect another leader (4 to 9 s), and than a client waits for an answer.
 HELD = 12.0
-_PATIENCE = 300.0  # seconds
 
 
 def follower(leader: int) -> int:
@@ -28,7 +28,7 @@ def follower(leader: int) -> int:
 
 async def replaced(cluster: NatsCluster, stream: str, leader: int) -> None:
     """Wait until the others have another leader, and for some work under it."""
-    async with asyncio.timeout(_PATIENCE):
+    async with within():
         while await cluster.led_by(follower(leader), stream) in {leader, None}:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     await asyncio.sleep(3)

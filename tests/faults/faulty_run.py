@@ -18,6 +18,7 @@ import psutil
 from block_device import Disk
 from boundaries import Boundary
 from kill_locations import PAIR, RANDOM, Kill, Landed, Written, locate, read_ledger
+from tests.waiting import TookTooLong, patience
 from watcher import Watcher, names_of
 
 from rljob_cli.run_folder.embedded_nats import running_url
@@ -213,14 +214,14 @@ class FaultyRun(LiveRun):
         )
 
     def _awaited(self, found: Any, what: str) -> Any:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patience(PATIENCE)
         while True:
             with suppress(FutureTimeout):
                 return found.result(timeout=0.2)
             if self.process.poll() is not None:
                 raise AssertionError(f"the run ended before it was {what}:\n{self.said[-3000:]}")
             if time.monotonic() > deadline:
-                raise AssertionError(f"never {what}:\n{self.said[-3000:]}\n{self.logs()}")
+                raise TookTooLong(f"never {what}:\n{self.said[-3000:]}\n{self.logs()}")
 
     # ------------------------------------------------------------------------------------------ the end
 

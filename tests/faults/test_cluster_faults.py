@@ -19,6 +19,7 @@ import pytest
 from cluster_faults import FAULTS, Fault, leader_killed, upgraded_in_turn
 from nats_cluster import SIZE, NatsCluster
 from tests.night import some
+from tests.waiting import until_async
 
 from rljob_core.errors import Fenced
 from rljob_core.ports import MESSAGE_ID, Channel, MessageStore
@@ -26,7 +27,6 @@ from rljob_runtime.messaging.nats.store import NatsStore
 
 log = logging.getLogger(__name__)
 
-SECONDS = 300
 LEDGER = "RLJOB_j_ledger"
 
 
@@ -119,12 +119,6 @@ async def follow(store: MessageStore, channel: Channel, seen: list[tuple[int, st
         seen += [(message.sequence, message.headers[MESSAGE_ID]) for message in messages]
 
 
-async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not reached():  # noqa: ASYNC110  nothing tells
-            await asyncio.sleep(0.05)
-
-
 IN_ORDER = [leader_killed, *(fault for fault in FAULTS if fault is not leader_killed), upgraded_in_turn]
 
 
@@ -154,19 +148,21 @@ async def test_what_was_acknowledged_is_there_once(
             work.create_task(follow(store, channel, found))
             for store, (channel, found) in zip(stores[2:], seen.items(), strict=True)
         ]
-        await until(lambda: all(len(a.acknowledged) > 10 for a in appenders))
+        await until_async(lambda: all(len(a.acknowledged) > 10 for a in appenders))
         await fault(cluster, LEDGER, leader)
         done = [len(p.acknowledged) for p in producers]
         appended = len(appenders[0].acknowledged) + len(appenders[1].acknowledged)
-        await until(lambda: all(len(p.acknowledged) > n + 50 for p, n in zip(producers, done, strict=True)))
-        await until(lambda: sum(len(a.acknowledged) for a in appenders) > appended + 50)
+        await until_async(
+            lambda: all(len(p.acknowledged) > n + 50 for p, n in zip(producers, done, strict=True))
+        )
+        await until_async(lambda: sum(len(a.acknowledged) for a in appenders) > appended + 50)
         stop.set()
         await asyncio.gather(*writers)
         await cluster.leader(first._streams.stream(Channel.TRAJECTORIES))
         ends = {channel: await first.last_sequence(channel) for channel in seen}
-        await until(lambda: all(found and found[-1][0] == ends[c] for c, found in seen.items()))
+        await until_async(lambda: all(found and found[-1][0] == ends[c] for c, found in seen.items()))
         wanted = {identity: n for p in producers for identity, n in p.acknowledged.items()}
-        await until(lambda: wanted.keys() <= set(taken.values()))
+        await until_async(lambda: wanted.keys() <= set(taken.values()))
         ended.set()
         await queue
         for reader in readers:

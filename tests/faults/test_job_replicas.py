@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 from cluster_jobs import SECONDS, SEEDS, job_of, operator, prepare, replicas_of, role_store
 from nats_cluster import NatsCluster
+from tests.waiting import within
 
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.ports import Channel
@@ -57,7 +58,7 @@ async def test_the_operator_gives_streams_as_many_replicas_as_the_job_says(
     silent, asking = uuid4().hex, uuid4().hex
     async with operator(cluster.urls[0], tmp_path) as streams:
         await prepare(streams, job_of(silent, None))
-        async with asyncio.timeout(SECONDS):
+        async with within():
             while set((await replicas_of(cluster.urls[1], silent)).values()) != {3}:
                 # The first servers answered before the last one had joined them.
                 if await streams.outgrown():
@@ -86,7 +87,7 @@ async def test_the_operator_gives_streams_as_many_replicas_as_the_job_says(
         taken = list(await queue.fetch(messages=5, max_bytes=1 << 20, timeout=SECONDS))
 
         await prepare(streams, job_of(asking, 3))  # while the job runs
-        async with asyncio.timeout(SECONDS):
+        async with within():
             while set((await replicas_of(cluster.urls[1], asking)).values()) != {3}:  # noqa: ASYNC110
                 await asyncio.sleep(
                     0.1

@@ -14,6 +14,7 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats_cluster import SIZE, NatsCluster
+from tests.waiting import within
 
 from rljob_core.errors import Fenced, StoreFull
 from rljob_core.ports import MESSAGE_ID, Channel
@@ -129,7 +130,7 @@ async def stand_still(
 
     writing = asyncio.create_task(write())
     try:
-        async with asyncio.timeout(SECONDS):
+        async with within():
             await begun.wait()
             cluster.stop(leader)
             await asyncio.sleep(seconds)
@@ -208,7 +209,7 @@ async def test_a_new_leader_knows_the_newest_message_whatever_its_age(cluster: N
             )
         await asyncio.sleep(2 * window)
         await store._connection.call(f"STREAM.LEADER.STEPDOWN.{ledger}", {})
-        async with asyncio.timeout(SECONDS):
+        async with within():
             while await cluster.led_by(leaders[-1], ledger) in {leaders[-1], None}:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
     (message,) = await store.get(Channel.LEDGER, [3])
@@ -233,7 +234,7 @@ async def test_what_a_server_that_stands_still_has_swallowed_is_asked_of_the_nex
         """Asked again where a busy server gives no answer in time."""
         return await store._connection.retried(lambda: store._connection.call(subject, data))
 
-    async with asyncio.timeout(SECONDS):
+    async with within():
         while (await call(f"CONSUMER.INFO.{stream}.q", {}))["cluster"].get("leader") != f"s{leader}":
             placed = {"placement": {"preferred": f"s{leader}"}}
             await call(f"CONSUMER.LEADER.STEPDOWN.{stream}.q", placed)
@@ -244,7 +245,7 @@ async def test_what_a_server_that_stands_still_has_swallowed_is_asked_of_the_nex
     requests = store._connection._requests
     seconds, requests._seconds = requests._seconds, 100 * SECONDS  # no request is given up and made again
     cluster.stop(leader)
-    async with asyncio.timeout(SECONDS):
+    async with within():
         sequence = await store.publish(Channel.TRAJECTORIES, "a", b"x")
         (delivery,) = await waiting
         # The others too answer nothing to a question about the stream while they agree who leads it.
@@ -275,7 +276,7 @@ async def test_a_subject_at_its_number_of_messages_costs_no_replica(cluster: Nat
     await asyncio.gather(*(flood(store, writer) for writer, store in enumerate(stores * 3)))
     assert ASKED * 2 <= len(stored) < ASKED * 9
     last = await stores[0].publish(Channel.EVENTS, "other", b"x")
-    async with asyncio.timeout(SECONDS):
+    async with within():
         while True:
             info = await connection.call(f"STREAM.INFO.{stream}", {})
             replicas = info["cluster"]["replicas"]

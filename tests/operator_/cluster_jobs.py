@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import in_time, until_async
+
 from rljob_core.ports import Channel
 from rljob_core.spec import RLJob
 from rljob_core.stream_names import StreamNames, inbox_of
@@ -55,7 +57,7 @@ async def operator(
     connection.on_outage = connected.set
     running = asyncio.create_task(connection.run())
     try:
-        await asyncio.wait_for(connected.wait(), SECONDS)
+        await in_time(connected.wait())
         yield JobStreams(connection, issuer, **options)
     finally:
         running.cancel()
@@ -82,9 +84,7 @@ def job_of(uid: str, replicas: int | None = None, *, name: str = "j") -> RLJob:
 
 async def prepare(streams: JobStreams, job: RLJob, size: int = _BYTES) -> None:
     """Prepare a job's streams, as often as it takes: servers may still be joining each other, or be slow."""
-    async with asyncio.timeout(SECONDS):
-        while not await streams.prepare(job, size):  # noqa: ASYNC110  nothing tells
-            await asyncio.sleep(0.2)
+    await until_async(lambda: streams.prepare(job, size))
 
 
 async def replicas_of(url: str, uid: str) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from e2e.harness.errors import ClusterError
 from installation import MANIFESTS
-from operators import Namespace, until
+from operators import Namespace
+from tests.waiting import until
 
 MANAGER = "--field-manager=gitops"
 ENVIRONMENTS = ("staging", "production")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from types import MappingProxyType
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from background import running
 from nats.aio.client import RawCredentials
 from small_job import make_small_job
+from tests.waiting import until_async, within
 
 from rljob_core.messages import SITE_SIGNALS, work_suffix
 from rljob_core.ports import Channel
@@ -39,20 +40,6 @@ from rljob_runtime.messaging.nats.store import NatsStore
 JOB = ("default", "chain-sum")
 
 
-async def until(condition: Callable[[], Any], seconds: float = 300.0) -> None:
-    """Wait until it is so."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-
-
-async def eventually(said: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until it is so, as somebody who is asked says."""
-    async with asyncio.timeout(300):
-        while not await said():  # noqa: ASYNC110  servers tell nobody
-            await asyncio.sleep(0.05)
-
-
 async def crosses(hub: NatsStore, site: NatsStore, text: str, *, name: str) -> None:
     """A payload, a signal and a beat reach the hub, and a version and work the site of this name."""
     data = text.encode()
@@ -75,9 +62,9 @@ async def crosses(hub: NatsStore, site: NatsStore, text: str, *, name: str) -> N
             await asyncio.sleep(0.2)
 
     beats = asyncio.create_task(beat())
-    await eventually(arrived)
+    await until_async(arrived)
     seen: dict[str, bytes | None] = {}
-    async with asyncio.timeout(300):
+    async with within():
         async for key, value in hub.watch_signals():
             seen[key] = value
             if {seen.get("engine.a"), seen.get(f"{SITE_SIGNALS}{name}")} == {data}:
@@ -176,11 +163,9 @@ class HubSide:
 
     async def prepare(self, uid: str = "u-1", **more: Any) -> None:
         """Let the job have accounts and streams, as the operator does before its pods."""
-        await until(lambda: self.connection.client)
+        await until_async(lambda: self.connection.client)
         job = job_of(self._manifest(uid, **more))
-        async with asyncio.timeout(300):
-            while not await self.of_jobs.prepare(job, 1 << 28):  # noqa: ASYNC110
-                await asyncio.sleep(0.2)
+        await until_async(lambda: self.of_jobs.prepare(job, 1 << 28))
 
     @property
     def has_caught_up(self) -> bool:

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from e2e.harness.errors import ClusterError
-from operators import Namespace, Object, until
+from operators import Namespace, Object
+from tests.waiting import until
 
 
 class Nodes:

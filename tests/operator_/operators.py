@@ -9,9 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +17,7 @@ from typing import Any, Self
 
 from e2e.harness.errors import ClusterError
 from e2e.harness.kubectl import Kubectl
+from tests.waiting import until
 
 Object = dict[str, Any]
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
@@ -241,17 +240,6 @@ class Namespace:
     def is_true(self, job: str, kind: str) -> bool:
         found = self.condition(job, kind)
         return found is not None and found["status"] == "True"
-
-
-def until(condition: Callable[[], Any], *, seconds: float = 400.0, shown: Callable[[], object] = str) -> Any:
-    """What the condition gives once it gives anything true; `shown` stands in the error if it never does."""
-    end = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < end, f"it did not happen in time {shown()}"
-        time.sleep(0.1)
 
 
 def manifest(name: str = "sums", **spec: Any) -> Object:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from operators import Namespace
+from tests.waiting import within
 
 from rljob_core.messages import STEP_METRICS, PoolSpeed, StepMetrics, StepStats
 from rljob_core.ports import Channel
@@ -25,7 +26,7 @@ class Coordinator:
 
     async def report_until(self, condition: Callable[[], Any]) -> None:
         """Report a step, again and again, until something holds."""
-        async with asyncio.timeout(600):
+        async with within(600):
             while not await asyncio.to_thread(condition):
                 await self.report()
 

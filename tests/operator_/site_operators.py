@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -32,7 +32,6 @@ from rljob_operator.reconcile.site_pools import SitePools
 from rljob_operator.reconcile.site_watch import SiteWatch
 from rljob_operator.release import RELEASE
 
-SECONDS = 300.0
 JOB = ("default", "chain-sum")
 DEPLOYMENT = Ref("Deployment", "default", "chain-sum-rollout-far")
 
@@ -168,10 +167,4 @@ class SiteOperator:
                     if wanted is not None and JOB[0] in wanted.namespaces:  # as `SiteController` does
                         _, reports = await self.pools.reconcile(JOB, wanted)
                     await self.end.tell(client, reports, wanted)
-            await asyncio.sleep(0.05)
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.05)

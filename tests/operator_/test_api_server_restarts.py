@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from e2e.harness.control_plane import ControlPlane
-from operators import Namespace, Operator, children_of, manifest, until
+from operators import Namespace, Operator, children_of, manifest
 from own_control_plane import operator_there, own_control_plane
+from tests.waiting import until
 
 pytestmark = pytest.mark.xdist_group("autoscaling")  # the other one with a control plane of its own
 

@@ -17,9 +17,10 @@ from e2e.harness.control_plane import ControlPlane
 from e2e.harness.nats_server import EmbeddedServer
 from external_metrics import GROUP, ExternalMetrics
 from keda_client import Keda
-from operators import Namespace, Object, Operator, children_of, manifest, until
+from operators import Namespace, Object, Operator, children_of, manifest
 from own_control_plane import own_control_plane
 from reporting_coordinator import coordinator
+from tests.waiting import until
 
 from rljob_core.messages import PoolSpeed
 

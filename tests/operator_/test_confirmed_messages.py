@@ -8,9 +8,10 @@ from pathlib import Path
 import nats
 import pytest
 from e2e.harness.nats_server import EmbeddedServer
-from joined_sites import eventually, names_of, until
+from joined_sites import names_of
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from tests.waiting import until_async, within
 
 from rljob_core.ports import Channel
 from rljob_core.site_streams import SiteConsumer, SiteStreams
@@ -60,7 +61,7 @@ async def _is_empty(client: Client) -> bool:
 
 async def _confirmed(client: Client, consumer: SiteConsumer, sequence: int) -> ConsumerState:
     """The consumer's state, once so much is confirmed."""
-    async with asyncio.timeout(300):
+    async with within():
         while True:
             state = await consumer_state(client, consumer)
             if state is not None and state.confirmed >= sequence:
@@ -81,7 +82,7 @@ async def test_what_the_server_keeps_of_what_was_confirmed_is_deleted(tmp_path: 
             await client.jetstream().publish(subject, b"x")
         hub = ReconnectedHub(client)
         await hub.read(consumer)
-        await until(lambda: hub.delivered >= BEFORE - 1)
+        await until_async(lambda: hub.delivered >= BEFORE - 1)
         for _ in range(10):
             await client.jetstream().publish(subject, b"y")
         state = await _confirmed(client, consumer, BEFORE + 10)
@@ -95,5 +96,5 @@ async def test_what_the_server_keeps_of_what_was_confirmed_is_deleted(tmp_path: 
         assert info is not None
         assert info["state"]["first_seq"] >= late.seq
         await _confirmed(client, consumer, late.seq)
-        await eventually(lambda: _is_empty(client))
+        await until_async(lambda: _is_empty(client))
         await client.close()

@@ -15,9 +15,10 @@ import gang_crds
 import pytest
 from e2e.console import Terminal, console
 from e2e.harness.control_plane import ControlPlane
-from operators import Namespace, Object, Operator, until
+from operators import Namespace, Object, Operator
 from own_control_plane import operator_there, own_control_plane
 from ruamel.yaml import YAML
+from tests.waiting import until
 
 pytestmark = pytest.mark.xdist_group("gangs")
 

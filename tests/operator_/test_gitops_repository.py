@@ -14,7 +14,8 @@ from e2e.console import Terminal, console
 from e2e.harness.nats_server import EmbeddedServer
 from gitops_repository import JobRepository, drift
 from installation import CHECKOUT
-from operators import Namespace, Object, Operator, until
+from operators import Namespace, Object, Operator
+from tests.waiting import until
 
 from rljob_runtime.messaging.nats.store import NatsStore
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from background import running
 from dictionary_server import DictionaryServer
-from site_operators import DEPLOYMENT, JOB, HubOperator, SiteOperator, until
+from site_operators import DEPLOYMENT, JOB, HubOperator, SiteOperator
 from site_servers import SITE, SiteServers
+from tests.waiting import until_async
 
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.port import Ref
@@ -32,21 +33,21 @@ async def test_a_pool_of_the_hub_runs_at_the_site_and_is_seen_at_the_hub(
     hub, site = HubOperator(servers.hub.url, defaults), SiteOperator(servers.site.url, server, defaults)
     hub.put(replicas=2)
     async with hub.started(), site.started():
-        await until(lambda: DEPLOYMENT in server.objects)
+        await until_async(lambda: DEPLOYMENT in server.objects)
         server.pods_ready()
-        await until(lambda: (hub.report() or PoolReport(uid="", generation=0)).ready_replicas == 2)
+        await until_async(lambda: (hub.report() or PoolReport(uid="", generation=0)).ready_replicas == 2)
         assert JOB in hub.changed
-        await until(
+        await until_async(
             lambda: (hub.api.condition("Connected"), hub.api.condition("CaughtUp")) == ("True", "True")
         )
         hub.put(replicas=3, generation=2)
-        await until(lambda: server.objects[DEPLOYMENT]["spec"]["replicas"] == 3)
-        await until(lambda: (hub.report() or PoolReport(uid="", generation=0)).generation == 2)
+        await until_async(lambda: server.objects[DEPLOYMENT]["spec"]["replicas"] == 3)
+        await until_async(lambda: (hub.report() or PoolReport(uid="", generation=0)).generation == 2)
         hub.delete()
-        await until(
+        await until_async(
             lambda: DEPLOYMENT not in server.objects or server.objects[DEPLOYMENT] is None or _gone(server)
         )
-        await until(lambda: hub.report() is None)
+        await until_async(lambda: hub.report() is None)
 
 
 def _gone(server: DictionaryServer) -> bool:
@@ -60,14 +61,14 @@ async def test_a_lost_hub_changes_nothing_and_both_catch_up(
     hub = HubOperator(servers.hub.url, defaults)
     hub.put(replicas=2)
     async with hub.started(), SiteOperator(servers.site.url, server, defaults).started():
-        await until(lambda: DEPLOYMENT in server.objects)
-        await until(lambda: hub.report() is not None)
+        await until_async(lambda: DEPLOYMENT in server.objects)
+        await until_async(lambda: hub.report() is not None)
     await servers.hub.kill()
     made = set(server.objects)
     async with SiteOperator(servers.site.url, server, defaults).started():
         server.pods_ready()
         del server.objects[DEPLOYMENT]
-        await until(lambda: DEPLOYMENT in server.objects)  # it goes on with what it knows
+        await until_async(lambda: DEPLOYMENT in server.objects)  # it goes on with what it knows
         server.pods_ready()
         await asyncio.sleep(0.5)
     assert made <= set(server.objects)
@@ -75,7 +76,7 @@ async def test_a_lost_hub_changes_nothing_and_both_catch_up(
     again = HubOperator(servers.hub.url, defaults)
     again.put(replicas=2)
     async with again.started(), SiteOperator(servers.site.url, server, defaults).started():
-        await until(lambda: (again.report() or PoolReport(uid="", generation=0)).ready_replicas == 2)
+        await until_async(lambda: (again.report() or PoolReport(uid="", generation=0)).ready_replicas == 2)
     await servers.site.kill()
     again = HubOperator(servers.hub.url, defaults)
     again.put(replicas=2)
@@ -85,7 +86,7 @@ async def test_a_lost_hub_changes_nothing_and_both_catch_up(
     assert not _gone(server)
     await servers.site.start()
     async with SiteOperator(servers.site.url, server, defaults).started():
-        await until(lambda: _gone(server))
+        await until_async(lambda: _gone(server))
 
 
 async def test_what_a_server_has_lost_unnoticed_is_sent_again(
@@ -96,7 +97,7 @@ async def test_what_a_server_has_lost_unnoticed_is_sent_again(
     hub.put(replicas=2)
     site = SiteOperator(servers.site.url, server, defaults)
     async with hub.started(), site.started():
-        await until(lambda: hub.report() is not None and DEPLOYMENT in server.objects)
+        await until_async(lambda: hub.report() is not None and DEPLOYMENT in server.objects)
         for client, bucket in ((site.connection.client, "pools"), (hub.connection.client, "reports")):
             assert client is not None
             subject = f"$KV.rljob_{bucket}_{SITE}.{bucket.removesuffix('s')}.>"
@@ -104,10 +105,10 @@ async def test_what_a_server_has_lost_unnoticed_is_sent_again(
     hub, site = HubOperator(servers.hub.url, defaults), SiteOperator(servers.site.url, server, defaults)
     hub.put(replicas=2)
     async with hub.started(), site.started():
-        await until(
+        await until_async(
             lambda: hub.report() is not None and any(key.startswith("pool.") for key in site.end.pools)
         )
-        await until(lambda: hub.api.condition("CaughtUp") == "True")
+        await until_async(lambda: hub.api.condition("CaughtUp") == "True")
         assert DEPLOYMENT in server.objects
 
 
@@ -118,19 +119,19 @@ async def test_a_site_that_is_silent_beyond_its_grace_is_away(
     hub.put()
     async with hub.started():
         async with SiteOperator(servers.site.url, server, defaults).started():
-            await until(lambda: hub.api.condition("Connected") == "True")
+            await until_async(lambda: hub.api.condition("Connected") == "True")
         before = hub.pool()
         assert before is not None
         assert before.away is None
         hub.changed.clear()
         hub.later = timedelta(seconds=700)
-        await until(lambda: (hub.pool() or before).away is not None)
-        await until(lambda: hub.api.condition("Connected") == "False")
+        await until_async(lambda: (hub.pool() or before).away is not None)
+        await until_async(lambda: hub.api.condition("Connected") == "False")
         assert JOB in hub.changed
         assert hub.report() is not None, "what it reported last stays"
         async with SiteOperator(servers.site.url, server, defaults).started():
-            await until(lambda: hub.api.condition("Connected") == "True")
-            await until(lambda: (hub.pool() or before).away is None)
+            await until_async(lambda: hub.api.condition("Connected") == "True")
+            await until_async(lambda: (hub.pool() or before).away is None)
 
 
 async def test_a_report_stays_until_there_is_another_or_the_pool_is_gone(
@@ -141,10 +142,10 @@ async def test_a_report_stays_until_there_is_another_or_the_pool_is_gone(
     hub.put()
     async with hub.started():
         async with SiteOperator(servers.site.url, server, defaults).started():
-            await until(lambda: hub.report() is not None)
+            await until_async(lambda: hub.report() is not None)
         started = SiteOperator(servers.site.url, server, defaults)
         async with running(started.connection.run()):
-            await until(lambda: started.connection.client)
+            await until_async(lambda: started.connection.client)
             client = started.connection.client
             assert client is not None
             assert await started.end.read(client)
@@ -154,7 +155,7 @@ async def test_a_report_stays_until_there_is_another_or_the_pool_is_gone(
             await asyncio.sleep(2.0)
             assert hub.report() is not None
             await started.end.tell(client, {}, replace(listed, pools={}))
-            await until(lambda: hub.report() is None)
+            await until_async(lambda: hub.report() is None)
 
 
 async def test_a_site_that_has_lost_its_copy_removes_nothing(
@@ -164,7 +165,7 @@ async def test_a_site_that_has_lost_its_copy_removes_nothing(
     hub.put()
     site = SiteOperator(servers.site.url, server, defaults)
     async with hub.started(), site.started():
-        await until(lambda: DEPLOYMENT in server.objects)
+        await until_async(lambda: DEPLOYMENT in server.objects)
         client = site.connection.client
         assert client is not None
         await client.jetstream().delete_stream("KV_rljob_pools_east")

@@ -13,8 +13,9 @@ import pytest
 from background import running
 from dictionary_server import DictionaryServer
 from nats.aio.msg import Msg
-from site_operators import DEPLOYMENT, JOB, HubOperator, SiteOperator, until
+from site_operators import DEPLOYMENT, JOB, HubOperator, SiteOperator
 from site_servers import SITE, SiteServers
+from tests.waiting import until_async, within
 
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.port import Ref
@@ -76,9 +77,9 @@ async def test_a_site_that_answers_anything_ends_nothing(
             (b'{"error": {"err_code": [1]}}', "its answer cannot be read"),
         ):
             answer, before = said, answered
-            await until(lambda before=before: answered > before)
+            await until_async(lambda before=before: answered > before)
             message = f"cannot be reset: {words}"
-            await until(lambda text=message: text in hub.api.condition("Connected", "message"))
+            await until_async(lambda text=message: text in hub.api.condition("Connected", "message"))
             assert len(hub.api.condition("Connected", "message")) < 2000
     await stranger.close()
 
@@ -91,11 +92,11 @@ async def test_a_site_that_is_an_error_ends_nothing(
     hub.put()
     del hub.api.site["metadata"]["generation"]
     async with hub.started(), site.started():
-        await until(lambda: DEPLOYMENT in server.objects)
+        await until_async(lambda: DEPLOYMENT in server.objects)
         await asyncio.sleep(1.5)
         hub.api.site["metadata"]["generation"] = 2
         hub.api.change()
-        await until(lambda: caught_up(hub))
+        await until_async(lambda: caught_up(hub))
 
 
 @pytest.mark.parametrize("side", ["hub", "site"])
@@ -108,14 +109,14 @@ async def test_a_server_that_has_lost_its_disk_is_heard_and_hears_again(
     async with hub.started(), site.started():
         for number in range(2, 8):
             hub.put(replicas=number, generation=number)
-            await until(lambda number=number: replicas(server) == number and generation(hub) == number)
-        await until(lambda: caught_up(hub))
+            await until_async(lambda number=number: replicas(server) == number and generation(hub) == number)
+        await until_async(lambda: caught_up(hub))
         made = dict(server.objects)
         await servers.lose(servers.hub if side == "hub" else servers.site)
         hub.put(replicas=9, generation=9)
-        await until(lambda: replicas(server) == 9)
-        await until(lambda: generation(hub) == 9)
-        await until(lambda: caught_up(hub))
+        await until_async(lambda: replicas(server) == 9)
+        await until_async(lambda: generation(hub) == 9)
+        await until_async(lambda: caught_up(hub))
         assert made.keys() == server.objects.keys()
         assert made[POOL]["metadata"]["uid"] == server.objects[POOL]["metadata"]["uid"], (
             "nothing was made again"
@@ -129,9 +130,9 @@ async def test_a_domain_that_was_mistyped_is_mended_by_another_site_of_the_name(
     hub.put()
     hub.api.site["spec"]["domain"] = "est"
     async with hub.started(), site.started():
-        await until(lambda: DEPLOYMENT in server.objects)
+        await until_async(lambda: DEPLOYMENT in server.objects)
         hub.later = timedelta(seconds=40)
-        await until(lambda: "JetStream domain est: is it" in hub.api.condition("Connected", "message"))
+        await until_async(lambda: "JetStream domain est: is it" in hub.api.condition("Connected", "message"))
         client = hub.connection.client
         assert client is not None
         # As an earlier release would have made it.
@@ -139,7 +140,7 @@ async def test_a_domain_that_was_mistyped_is_mended_by_another_site_of_the_name(
     again = HubOperator(servers.hub.url, defaults)
     again.put()
     async with again.started(), SiteOperator(servers.site.url, server, defaults).started():
-        await until(lambda: generation(again) == 1)
+        await until_async(lambda: generation(again) == 1)
         client = again.connection.client
         assert client is not None
         info = await client.jetstream().stream_info(f"KV_rljob_reports_{SITE}")
@@ -160,12 +161,12 @@ async def test_a_bucket_that_is_full_gets_room_when_pools_go(
     await create_stream(client, {**bucket_definition(f"rljob_pools_{SITE}"), "max_bytes": 300_000})
     await client.close()
     async with hub.started(), site.started():
-        await until(lambda: DEPLOYMENT in server.objects)
-        await until(lambda: "cannot be written" in hub.api.condition("CaughtUp", "message"))
+        await until_async(lambda: DEPLOYMENT in server.objects)
+        await until_async(lambda: "cannot be written" in hub.api.condition("CaughtUp", "message"))
         assert {name for name in ("a-first", "b-second") if _made(server, name)} == {"a-first"}
         hub.delete("a-first")
-        await until(lambda: _made(server, "b-second") and not _made(server, "a-first"))
-        await until(lambda: caught_up(hub))
+        await until_async(lambda: _made(server, "b-second") and not _made(server, "a-first"))
+        await until_async(lambda: caught_up(hub))
 
 
 def _made(server: DictionaryServer, name: str) -> bool:
@@ -179,13 +180,13 @@ async def test_a_removal_that_was_lost_is_made_good(
     hub, site = HubOperator(servers.hub.url, defaults), SiteOperator(servers.site.url, server, defaults)
     hub.put()
     async with hub.started(), site.started():
-        await until(lambda: caught_up(hub))
+        await until_async(lambda: caught_up(hub))
         for connection, bucket in ((hub.connection, "pools"), (site.connection, "reports")):
             client = connection.client
             assert client is not None
             subject = f"$KV.rljob_{bucket}_{SITE}.ghost"
             await client.request(subject, b"x", timeout=60)
-        await until(lambda: "ghost" in site.end.pools)
+        await until_async(lambda: "ghost" in site.end.pools)
         for connection, bucket in ((hub.connection, "pools"), (site.connection, "reports")):
             client = connection.client
             assert client is not None
@@ -194,8 +195,8 @@ async def test_a_removal_that_was_lost_is_made_good(
     hub, site = HubOperator(servers.hub.url, defaults), SiteOperator(servers.site.url, server, defaults)
     hub.put()
     async with hub.started(), site.started():
-        await until(lambda: hub.report() is not None and "ghost" not in site.end.pools)
-        await until(lambda: caught_up(hub))
+        await until_async(lambda: hub.report() is not None and "ghost" not in site.end.pools)
+        await until_async(lambda: caught_up(hub))
         assert DEPLOYMENT in server.objects
 
 
@@ -207,19 +208,19 @@ async def test_a_site_that_is_withdrawn_runs_nothing(
     hub.put()
     async with site.started():
         async with hub.started():
-            await until(lambda: DEPLOYMENT in server.objects)
+            await until_async(lambda: DEPLOYMENT in server.objects)
             if how == "the Site is deleted":
                 hub.api.change("DELETED")
             elif how == "its namespace is withdrawn":
                 hub.api.change(namespaces=["other"])
             if how != "deleted meanwhile":
-                await until(lambda: POOL not in server.objects)
+                await until_async(lambda: POOL not in server.objects)
                 return
         again = HubOperator(servers.hub.url, defaults)
         again.put()
         again.api.site["metadata"]["name"] = "other"
         async with again.started():
-            await until(lambda: POOL not in server.objects)
+            await until_async(lambda: POOL not in server.objects)
 
 
 async def test_an_operator_that_starts_knows_that_a_site_was_away(
@@ -229,16 +230,16 @@ async def test_an_operator_that_starts_knows_that_a_site_was_away(
     hub.put()
     async with hub.started():
         async with SiteOperator(servers.site.url, server, defaults).started():
-            await until(lambda: hub.api.condition("Connected") == "True" and hub.report() is not None)
+            await until_async(lambda: hub.api.condition("Connected") == "True" and hub.report() is not None)
         hub.later = timedelta(seconds=700)
-        await until(lambda: hub.api.condition("Connected") == "False")
+        await until_async(lambda: hub.api.condition("Connected") == "False")
     again = HubOperator(servers.hub.url, defaults, known=hub.api.site)
     again.put()
     again.later = timedelta(seconds=701)
     async with again.started():
-        await until(lambda: (pool := again.pool()) is not None and pool.away is not None)
+        await until_async(lambda: (pool := again.pool()) is not None and pool.away is not None)
         async with SiteOperator(servers.site.url, server, defaults).started():
-            await until(lambda: (pool := again.pool()) is not None and pool.away is None)
+            await until_async(lambda: (pool := again.pool()) is not None and pool.away is None)
 
 
 async def test_a_server_that_claims_the_name_of_another_is_refused_in_words(
@@ -249,19 +250,19 @@ async def test_a_server_that_claims_the_name_of_another_is_refused_in_words(
     theirs = DictionaryServer()
     other = servers.another_site()
     async with hub.started(), site.started():
-        await until(lambda: caught_up(hub) and DEPLOYMENT in server.objects)
+        await until_async(lambda: caught_up(hub) and DEPLOYMENT in server.objects)
         await other.start()
         try:
             impostor = SiteOperator(other.url, theirs, defaults)
             async with impostor.started():
-                await until(lambda: hub.api.condition("Connected", "reason") == "NameClaimedTwice")
-                await until(lambda: impostor.end.refused)
+                await until_async(lambda: hub.api.condition("Connected", "reason") == "NameClaimedTwice")
+                await until_async(lambda: impostor.end.refused)
                 assert "give this one another name" in impostor.end.refused
                 assert not site.end.refused
                 assert theirs.objects == {}
         finally:
             await other.kill()
-        await until(lambda: caught_up(hub))
+        await until_async(lambda: caught_up(hub))
         assert DEPLOYMENT in server.objects
 
 
@@ -274,13 +275,13 @@ async def test_releases_of_hub_and_site_may_be_one_minor_version_apart(
     hub.put()
     async with hub.started(), site.started():
         if works:
-            await until(lambda: caught_up(hub) and DEPLOYMENT in server.objects)
+            await until_async(lambda: caught_up(hub) and DEPLOYMENT in server.objects)
             return
-        await until(lambda: hub.api.condition("Connected", "reason") == "UnsupportedRelease")
+        await until_async(lambda: hub.api.condition("Connected", "reason") == "UnsupportedRelease")
         assert f"of release 1.5.0, the site's of {release}" in hub.api.condition("Connected", "message")
-        await until(lambda: site.end.refused == hub.api.condition("Connected", "message"))
+        await until_async(lambda: site.end.refused == hub.api.condition("Connected", "message"))
         assert DEPLOYMENT not in server.objects
-        await until(
+        await until_async(
             lambda: (
                 (pool := hub.pool()) is not None
                 and pool.facts(1, "hub-uid")[:2] == ("Unknown", "UnsupportedRelease")
@@ -295,7 +296,7 @@ async def test_what_keeps_pods_from_running_and_the_capacity_reach_the_hub(
     hub.put()
     site.end.capacity = {"nodes": 2, "example.com/gpu": 16}
     async with hub.started(), site.started():
-        await until(lambda: caught_up(hub) and DEPLOYMENT in server.objects)
+        await until_async(lambda: caught_up(hub) and DEPLOYMENT in server.objects)
         assert hub.api.site["status"]["capacity"] == {"example.com/gpu": 16, "nodes": 2}
 
         def stuck(reason: str) -> None:
@@ -303,19 +304,19 @@ async def test_what_keeps_pods_from_running_and_the_capacity_reach_the_hub(
             pod["status"]["containerStatuses"][0]["state"] = {"waiting": {"reason": reason, "message": "m"}}
 
         stuck("ImagePullBackOff")
-        await until(lambda: hub.events)
+        await until_async(lambda: hub.events)
         ((key, event),) = hub.events
         assert (key, event.type, event.reason) == (JOB, "Warning", "ImagePullFailed")
         assert event.message.startswith("pool far, at Site east: chain-sum-rollout-far-0: ")
         stuck("CreateContainerError")  # another one, within the minute
-        await until(
+        await until_async(
             lambda: (report := hub.report()) is not None and report.events[0].reason != "ImagePullFailed"
         )
         await asyncio.sleep(1.5)
         assert len(hub.events) == 1
         hub.later = timedelta(seconds=61)
         stuck("ImagePullBackOff")
-        await until(lambda: len(hub.events) == 2)
+        await until_async(lambda: len(hub.events) == 2)
 
 
 async def test_a_link_that_changes_changes_the_rate_at_which_pools_travel(
@@ -331,14 +332,14 @@ async def test_a_link_that_changes_changes_the_rate_at_which_pools_travel(
     hub = HubOperator(servers.hub.url, defaults)
     hub.put()
     async with hub.started(), SiteOperator(servers.site.url, server, defaults).started():
-        await until(lambda: caught_up(hub))
+        await until_async(lambda: caught_up(hub))
         assert await rate(hub) == 0
         hub.api.change(link={"bitsPerSecond": 1_000_000})
-        async with asyncio.timeout(300):
+        async with within():
             while await rate(hub) != 500_000:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
         hub.put(replicas=3, generation=2)
-        await until(lambda: replicas(server) == 3)
+        await until_async(lambda: replicas(server) == 3)
 
 
 async def test_a_site_that_is_forgotten_counts_as_lost_until_it_is_heard(
@@ -348,22 +349,22 @@ async def test_a_site_that_is_forgotten_counts_as_lost_until_it_is_heard(
     hub.put()
     async with hub.started():
         async with SiteOperator(servers.site.url, server, defaults).started():
-            await until(lambda: hub.api.condition("Connected") == "True" and hub.report() is not None)
+            await until_async(lambda: hub.api.condition("Connected") == "True" and hub.report() is not None)
         hub.later = timedelta(seconds=40)
-        await until(lambda: hub.api.condition("Connected") == "False")
+        await until_async(lambda: hub.api.condition("Connected") == "False")
         hub.changed.clear()
         hub.api.change(forget=hub.api.site["status"]["lastBeat"])
-        await until(lambda: hub.api.condition("Connected", "reason") == "SiteLost")
-        await until(lambda: (pool := hub.pool()) is not None and pool.lost)
+        await until_async(lambda: hub.api.condition("Connected", "reason") == "SiteLost")
+        await until_async(lambda: (pool := hub.pool()) is not None and pool.lost)
         assert hub.changed
         again = HubOperator(servers.hub.url, defaults, known=hub.api.site)
         again.later = hub.later
         again.put()
         async with again.started():
-            await until(lambda: (pool := again.pool()) is not None and pool.lost)
+            await until_async(lambda: (pool := again.pool()) is not None and pool.lost)
         async with SiteOperator(servers.site.url, server, defaults).started():
-            await until(lambda: (pool := hub.pool()) is not None and not pool.lost)
-            await until(lambda: hub.api.condition("Connected") == "True")
+            await until_async(lambda: (pool := hub.pool()) is not None and not pool.lost)
+            await until_async(lambda: hub.api.condition("Connected") == "True")
 
 
 async def test_a_site_ends_its_pools_once_the_hub_is_lost_and_has_them_again_when_it_is_back(
@@ -375,24 +376,24 @@ async def test_a_site_ends_its_pools_once_the_hub_is_lost_and_has_them_again_whe
     hub.put()
     site.later = timedelta(hours=1)
     async with hub.started(), site.started():
-        await until(lambda: caught_up(hub) and DEPLOYMENT in server.objects)
+        await until_async(lambda: caught_up(hub) and DEPLOYMENT in server.objects)
     await servers.hub.kill()
     site = SiteOperator(servers.site.url, server, defaults)
     site.later = timedelta(hours=1, seconds=3600)
     async with site.started():
-        await until(lambda: site.end.pools)
+        await until_async(lambda: site.end.pools)
         await asyncio.sleep(1.0)
         assert POOL in server.objects
         site.later += timedelta(seconds=3700)
         await asyncio.sleep(1.0)
         assert POOL in server.objects, "its clock may have been set, or it was not there to hear"
         site.listened = 30.0
-        await until(lambda: POOL not in server.objects)
+        await until_async(lambda: POOL not in server.objects)
         await servers.hub.start()
         again = HubOperator(servers.hub.url, defaults)
         again.put()
         async with again.started():
-            await until(lambda: POOL in server.objects)
+            await until_async(lambda: POOL in server.objects)
 
 
 async def test_a_hub_that_is_moved_takes_the_engines_of_a_site_over(
@@ -404,20 +405,20 @@ async def test_a_hub_that_is_moved_takes_the_engines_of_a_site_over(
     hub.put("gone")
     async with site.started():
         async with hub.started():
-            await until(lambda: caught_up(hub) and _made(server, "far") and _made(server, "gone"))
+            await until_async(lambda: caught_up(hub) and _made(server, "far") and _made(server, "gone"))
         uid = server.objects[POOL]["metadata"]["uid"]
         await servers.lose(servers.hub)
         moved = HubOperator(servers.hub.url, defaults)
         async with moved.started():
-            await until(lambda: moved.api.condition("Connected") == "True")
+            await until_async(lambda: moved.api.condition("Connected") == "True")
             assert _made(server, "far")
             assert _made(server, "gone")
             moved.put("far", uid="uid-of-the-new-cluster")
-            await until(
+            await until_async(
                 lambda: (report := moved.report()) is not None and report.uid == "uid-of-the-new-cluster"
             )
             assert server.objects[POOL]["metadata"]["uid"] == uid
-            await until(lambda: not _made(server, "gone"))
+            await until_async(lambda: not _made(server, "gone"))
 
 
 async def test_pools_that_nothing_at_the_hub_knows_of_end_after_a_limit(
@@ -428,15 +429,15 @@ async def test_pools_that_nothing_at_the_hub_knows_of_end_after_a_limit(
     hub.put()
     async with site.started():
         async with hub.started():
-            await until(lambda: caught_up(hub) and _made(server, "far"))
+            await until_async(lambda: caught_up(hub) and _made(server, "far"))
         await servers.lose(servers.hub)
         again = HubOperator(servers.hub.url, defaults)
         async with again.started():
-            await until(lambda: again.api.condition("Connected") == "True")
+            await until_async(lambda: again.api.condition("Connected") == "True")
             await asyncio.sleep(2.0)
             assert _made(server, "far")
             again.later = timedelta(seconds=86_401)
-            await until(lambda: not _made(server, "far"))
+            await until_async(lambda: not _made(server, "far"))
 
 
 async def test_a_site_to_which_nothing_can_be_written_is_away_all_the_same(
@@ -450,4 +451,4 @@ async def test_a_site_to_which_nothing_can_be_written_is_away_all_the_same(
     await client.close()
     hub = HubOperator(servers.hub.url, defaults)
     async with hub.started():
-        await until(lambda: hub.api.condition("Connected"))
+        await until_async(lambda: hub.api.condition("Connected"))

@@ -13,9 +13,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from e2e.harness.errors import ClusterError
 from e2e.harness.nats_server import EmbeddedServer
-from operators import Namespace, Object, Operator, manifest, until
+from operators import Namespace, Object, Operator, manifest
 from own_control_plane import operator_there, own_control_plane
 from reporting_coordinator import Coordinator, coordinator
+from tests.waiting import until
 
 from rljob_core.autoscale import SCHEDULE_SECONDS
 from rljob_core.messages import PoolSpeed

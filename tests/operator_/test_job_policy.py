@@ -16,9 +16,10 @@ from e2e.harness.kubectl import Kubectl
 from e2e.harness.namespaces import own_namespace
 from e2e.harness.nats_server import EmbeddedServer
 from installation import MANIFESTS, Object, rendered
-from operators import Namespace, Operator, children_of, manifest, until
+from operators import Namespace, Operator, children_of, manifest
 from ruamel.yaml import YAML
 from tests.night import some
+from tests.waiting import until
 from typer.testing import CliRunner
 
 from rljob_cli.commands import app

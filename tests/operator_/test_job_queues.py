@@ -20,7 +20,8 @@ from e2e.harness.kueue import Kueue
 from e2e.harness.namespaces import own_namespace
 from e2e.harness.nats_server import EmbeddedServer
 from installation import MANIFESTS, installed, kubeconfig_of, moved, of_kind, rendered
-from operators import Namespace, Object, Operator, manifest, until
+from operators import Namespace, Object, Operator, manifest
+from tests.waiting import until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.xdist_group("queues"), pytest.mark.timeout(900)]
 

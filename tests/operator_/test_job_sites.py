@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from dictionary_server import DictionaryServer
 from small_job import make_small_job
+from tests.waiting import until_async
 
 from rljob_core.config import JobConfig
 from rljob_core.spec import PoolSpec, RLJob, Site, SiteLinkSpec
@@ -199,9 +200,7 @@ async def followed(api: SitesServer, *, lists: int) -> tuple[SiteWatch, int]:
     await watch.read()
     await watch.read()
     assert api.requests == 1
-    async with asyncio.timeout(300):
-        while api.watches or len(api.lists) > lists:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until_async(lambda: not (api.watches or len(api.lists) > lists))
     await asyncio.sleep(0.01)
     running.cancel()
     return watch, len(changes)
@@ -231,9 +230,7 @@ async def test_where_sites_cannot_be_read_it_says_so_until_they_can(status: int,
     await watch.read()
     assert words in watch.known.unreadable
     running = asyncio.create_task(watch.run())
-    async with asyncio.timeout(300):
-        while watch.known.unreadable:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until_async(lambda: not watch.known.unreadable)
     running.cancel()
     watch.known.check(job_at("east"))
     assert changes[-1] == ""

@@ -16,8 +16,9 @@ import pytest
 from background import running
 from border_servers import SITE, BorderServers
 from e2e.harness.nats_server import EmbeddedServer
-from joined_sites import JOB, HubSide, SiteSide, crosses, names_of, until
+from joined_sites import JOB, HubSide, SiteSide, crosses, names_of
 from small_job import make_small_job
+from tests.waiting import until_async, within
 
 from rljob_core.errors import StoreUnavailable
 from rljob_core.ports import Channel
@@ -65,9 +66,7 @@ async def role(
 
 async def joined(server: EmbeddedServer, issuer: Issuer, uid: str = "u-1") -> None:
     """Wait until an engine at the site finds its streams: before, it gets no connection."""
-    async with asyncio.timeout(300):
-        while not await _finds(server, issuer, uid):  # noqa: ASYNC110
-            await asyncio.sleep(0.3)
+    await until_async(lambda: _finds(server, issuer, uid))
 
 
 async def _finds(server: EmbeddedServer, issuer: Issuer, uid: str) -> bool:
@@ -96,7 +95,7 @@ async def test_a_job_with_accounts_works_over_hub_and_site(servers: BorderServer
             hub.put(uid)
             await joined(servers.site, servers.site_issuer, uid)
             await works(servers, f"of {uid}", uid)
-        async with asyncio.timeout(300):
+        async with within():
             while await _finds(servers.site, servers.site_issuer, "u-1"):  # noqa: ASYNC110
                 await asyncio.sleep(0.3)
         await servers.site.kill()
@@ -104,8 +103,8 @@ async def test_a_job_with_accounts_works_over_hub_and_site(servers: BorderServer
         await joined(servers.site, servers.site_issuer, "u-2")
         await works(servers, "restarted", "u-2")
         hub.delete()
-        await until(lambda: not read_orders(site.end.pools).jobs)
-        await until(lambda: not site.streams.reports)
+        await until_async(lambda: not read_orders(site.end.pools).jobs)
+        await until_async(lambda: not site.streams.reports)
 
 
 async def test_a_job_without_accounts_holds_no_site_up(
@@ -116,7 +115,7 @@ async def test_a_job_without_accounts_holds_no_site_up(
     site = SiteSide(servers.site.url, SITE, servers.site_issuer)
     hub.put()
     async with hub.started(), site.started():
-        await until(lambda: hub.has_caught_up)
+        await until_async(lambda: hub.has_caught_up)
         assert "its streams" not in caplog.text
         await hub.prepare()
         await joined(servers.site, servers.site_issuer)
@@ -139,7 +138,7 @@ async def test_operators_that_start_find_a_job_as_it_was(servers: BorderServers)
     hub.put()
     async with hub.started(), site.started():
         await hub.prepare()
-        await until(lambda: site.streams.reports)
+        await until_async(lambda: site.streams.reports)
         await works(servers, "with others")
 
 
@@ -181,7 +180,7 @@ async def test_what_engines_have_stored_arrives_after_their_pool_was_removed(
     async with hub.started():
         await hub.prepare(pools=[{"name": "near"}])
         async with site.started():
-            await until(lambda: JOB in hub.changed)
+            await until_async(lambda: JOB in hub.changed)
             await hub.prepare(pools=[{"name": "near"}])
             await works(servers, "with another operator")
 
@@ -201,7 +200,7 @@ async def test_no_job_crosses_the_border_of_a_site_that_it_may_not_use(
         assert imports_from(tmp_path, border, account)
         given = claims_of(tmp_path, account)["iat"]
         hub.api.change(*(["DELETED"] if how == "deleted" else []), namespaces=[])
-        await until(lambda: not imports_from(tmp_path, border, account))
+        await until_async(lambda: not imports_from(tmp_path, border, account))
         await hub.prepare()
         assert not imports_from(tmp_path, account, border)
         assert claims_of(tmp_path, account)["iat"] > given, "a server that was away takes the later token"
@@ -223,7 +222,7 @@ async def test_a_site_with_more_jobs_than_a_token_can_name_keeps_those_that_it_h
         jobs = [job_with(uid) for uid in uids]
         accounts = [JobKeys.of(job, servers.hub_issuer).account(STREAMS) for job in jobs]
         async with running(hub.connection.run()):
-            await until(lambda: hub.connection.client)
+            await until_async(lambda: hub.connection.client)
             for job in jobs:
                 for token in job_accounts(JobKeys.of(job, servers.hub_issuer), revision=1).tokens:
                     await ask(hub.connection.client, "$SYS.REQ.CLAIMS.UPDATE", token.encode())
@@ -244,7 +243,7 @@ async def test_a_site_with_more_jobs_than_a_token_can_name_keeps_those_that_it_h
         site = SiteSide(servers.site.url, SITE, servers.site_issuer)
         admitted: list[str] = []
         async with running(site.connection.run()):
-            await until(lambda: site.connection.client)
+            await until_async(lambda: site.connection.client)
             await site.access.ready()
 
             async def admit(*uids: str) -> None:
@@ -266,7 +265,7 @@ async def test_a_job_that_could_not_be_removed_is_removed_later(servers: BorderS
     site = SiteSide(servers.site.url, SITE, servers.site_issuer)
     job, streams = (*JOB, "u-1"), SiteStreams(names_of("u-1"), SITE, 1 << 28, weights=True)
     async with running(site.connection.run()):
-        await until(lambda: site.connection.client)
+        await until_async(lambda: site.connection.client)
         await site.access.ready()
         await site.access.admit(job, streams)
         async with site.access.client(job) as client:
@@ -277,7 +276,7 @@ async def test_a_job_that_could_not_be_removed_is_removed_later(servers: BorderS
             await site.access.remove(job)
         servers.site.resume()
         assert await site.access.jobs() == {job}
-        async with asyncio.timeout(300):
+        async with within():
             while await site.access.jobs():
                 with suppress(*ERRORS):
                     await site.access.remove(job)

@@ -16,7 +16,8 @@ import pytest
 from background import running
 from e2e.harness.nats_server import EmbeddedServer
 from e2e.harness.nats_sites import HubAndSite, machine_dies
-from joined_sites import JOB, HubSide, SiteSide, crosses, eventually, names_of, until
+from joined_sites import JOB, HubSide, SiteSide, crosses, names_of
+from tests.waiting import until_async, within
 
 from rljob_core.messages import work_suffix
 from rljob_core.ports import Channel
@@ -64,7 +65,7 @@ async def store_at(
 
 
 async def joined(store: NatsStore) -> None:
-    async with asyncio.timeout(300):
+    async with within():
         for channel in (Channel.VERSIONS, Channel.WORK):
             while not await store.exists(channel):  # noqa: ASYNC110  servers tell nobody
                 await asyncio.sleep(0.05)
@@ -87,11 +88,11 @@ async def test_a_job_has_its_streams_at_its_site_until_it_is_gone(servers: HubAn
             await crosses(near, far, "first", name=SITE)
         site.busy = {JOB}
         hub.delete()
-        await until(lambda: not read_orders(site.end.pools).jobs)
+        await until_async(lambda: not read_orders(site.end.pools).jobs)
         assert await streams_of(servers.site), "its engines may still store something"
         site.busy = set()
-        await eventually(lambda: _none(servers.site))
-        await until(lambda: not site.streams.reports)
+        await until_async(lambda: _none(servers.site))
+        await until_async(lambda: not site.streams.reports)
 
 
 async def _none(server: EmbeddedServer) -> bool:
@@ -102,7 +103,7 @@ async def test_a_site_that_is_deleted_while_its_jobs_are_joined_is_left(servers:
     hub, names = HubSide(servers.hub.url, SITE), SiteBucketNames(SITE, SITE)
     hub.put()
     async with running(hub.connection.run()):
-        await until(lambda: hub.connection.client)
+        await until_async(lambda: hub.connection.client)
         client, pools = hub.connection.client, SiteBucket(names.pools)
         assert client is not None
         await hub.streams.join(client, SITE, KnownSites(), pools, SiteBucket(names.reports))
@@ -121,7 +122,7 @@ async def test_a_job_that_is_created_again_has_other_streams(servers: HubAndSite
         async def only_the_new() -> bool:
             return {(job_of_stream(name) or "")[2] for name in await streams_of(servers.site)} == {"u-2"}
 
-        await eventually(only_the_new)
+        await until_async(only_the_new)
 
 
 async def test_a_site_that_was_restarted_or_has_lost_its_files_is_joined_again(
@@ -162,7 +163,7 @@ async def test_a_site_hears_of_versions_after_the_hub_has_lost_some(
                 found = await far.last(Channel.VERSIONS)
                 return found is not None and found.data == b"lost 9"
 
-            await eventually(copied)
+            await until_async(copied)
         async with store_at(servers.hub) as near:
             await crosses(near, far, "after", name=SITE)
 
@@ -176,7 +177,7 @@ async def test_an_order_stays_while_its_job_is_not_listed_or_cannot_be_read(serv
         """Wait until the hub has looked at the jobs of the site twice."""
         names = SiteBucketNames(SITE, SITE)
         async with running(by.connection.run()):
-            await until(lambda: by.connection.client)
+            await until_async(lambda: by.connection.client)
             client, pools, reports = by.connection.client, SiteBucket(names.pools), SiteBucket(names.reports)
             assert client is not None
             known = by.sites.known
@@ -190,7 +191,7 @@ async def test_an_order_stays_while_its_job_is_not_listed_or_cannot_be_read(serv
     orders: list[StreamsOrder | None] = []
     async with store_at(servers.hub, create=True), site.started():
         async with hub.started():
-            await until(lambda: JOB in read_orders(site.end.pools).jobs)
+            await until_async(lambda: JOB in read_orders(site.end.pools).jobs)
         await looks(hub)
         for state in ("not listed", "no answer", "unreadable", "unreadable later", "of another uid", "gone"):
             again = HubSide(servers.hub.url, SITE)
@@ -217,10 +218,10 @@ async def test_a_job_of_another_controller_has_no_streams_at_its_site(servers: H
     hub, site = HubSide(servers.hub.url, SITE), SiteSide(servers.site.url, SITE)
     hub.put(spec={"managedBy": "example.com/another"})
     async with store_at(servers.hub, create=True), hub.started(), site.started():
-        await until(lambda: hub.has_caught_up)
+        await until_async(lambda: hub.has_caught_up)
         assert not read_orders(site.end.pools).jobs
         hub.put()
-        await until(lambda: read_orders(site.end.pools).jobs)
+        await until_async(lambda: read_orders(site.end.pools).jobs)
 
 
 async def test_what_has_ended_is_left_by_its_site(servers: HubAndSite) -> None:
@@ -231,7 +232,7 @@ async def test_what_has_ended_is_left_by_its_site(servers: HubAndSite) -> None:
             await joined(far)
             await crosses(near, far, "first", name=SITE)
         hub.put(status={"conditions": [{"type": "Succeeded", "status": "True"}]})
-        await eventually(lambda: _none(servers.site))
+        await until_async(lambda: _none(servers.site))
 
 
 async def test_jobs_of_the_sites_own_cluster_keep_their_streams(servers: HubAndSite) -> None:
@@ -249,7 +250,7 @@ async def test_jobs_of_the_sites_own_cluster_keep_their_streams(servers: HubAndS
             async def only_its_own() -> bool:
                 return await streams_of(servers.site) <= kept
 
-            await eventually(only_its_own)
+            await until_async(only_its_own)
         assert await streams_of(servers.site) == kept
 
 
@@ -259,7 +260,7 @@ async def test_what_a_site_has_begun_goes_with_a_job_that_ends_before_it_is_join
     site = SiteSide(servers.site.url, SITE)
     order = StreamsOrder(uid="u-1", trajectory_bytes=1 << 28, weights=True)
     async with running(site.connection.run()):
-        await until(lambda: site.connection.client)
+        await until_async(lambda: site.connection.client)
         for jobs in ({JOB: order}, {}):
             orders = StreamsOrders(frozenset({JOB[0]}), jobs)
             await site.streams.join(orders, (), connections=1)

@@ -22,7 +22,8 @@ from e2e.harness.nats_server import EmbeddedServer
 from installation import installed
 from kubeconfigs import cluster_of, write_kubeconfig
 from kubernetes.aio.config import incluster_config
-from operators import Namespace, Operator, children_of, manifest, until
+from operators import Namespace, Operator, children_of, manifest
+from tests.waiting import until
 
 from rljob_operator.cluster.kube import login as kube_login
 from rljob_operator.cluster.kube.api import KubeApi

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from installation import kubeconfig_of
-from operators import Namespace, manifest, until
+from operators import Namespace, manifest
+from tests.waiting import until, until_async
 from typer.testing import CliRunner
 
 from rljob_cli.kubectl.audit_in_cluster import audit_in_cluster
@@ -181,12 +180,6 @@ class KeptNotes(Notes):
         self.said.append(text)
 
 
-async def polled(found: Callable[[], bool]) -> None:
-    async with asyncio.timeout(300):
-        while not found():  # noqa: ASYNC110  nothing tells when
-            await asyncio.sleep(0.05)
-
-
 async def test_a_job_that_cannot_be_read_is_not_taken_for_one_that_was_deleted(
     watched: Namespace, kubeconfig: Path, tmp_path: Path
 ) -> None:
@@ -199,10 +192,10 @@ async def test_a_job_that_cannot_be_read_is_not_taken_for_one_that_was_deleted(
     async with mirrored(viewer, tmp_path, lambda _: notes) as mirror:
         watched("delete", "configmap", "sums-audit")
         watched.patch("rljob", "sums", {"spec": {"steps": 9}})
-        await polled(lambda: any("has no ConfigMap sums-audit" in text for text in notes.said))
+        await until_async(lambda: any("has no ConfigMap sums-audit" in text for text in notes.said))
         assert not mirror.ended
         watched("delete", "rljob", "sums", "--wait=false")
-        await polled(lambda: mirror.ended)
+        await until_async(lambda: mirror.ended)
         assert any("there is no such RLJob" in text for text in notes.said)
 
 

@@ -20,8 +20,9 @@ from e2e.harness.control_plane import ControlPlane
 from e2e.harness.errors import ClusterError
 from e2e.harness.nats_server import EmbeddedServer
 from e2e.harness.ports import free_ports
-from operators import Namespace, Operator, manifest, until
+from operators import Namespace, Operator, manifest
 from own_control_plane import own_control_plane
+from tests.waiting import until
 
 pytestmark = [pytest.mark.xdist_group("leader-election"), pytest.mark.timeout(600)]
 

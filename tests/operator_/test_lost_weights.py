@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from e2e.harness.nats_sites import HubAndSite, machine_dies
-from joined_sites import JOB, HubSide, SiteSide, eventually, names_of, until
+from joined_sites import JOB, HubSide, SiteSide, names_of
+from tests.waiting import until_async
 
 from rljob_core.ports import Channel
 from rljob_operator.cluster.kube.errors import ApiError
@@ -48,7 +49,7 @@ async def same(hub: NatsStore, site: NatsStore) -> None:
     async def is_same() -> bool:
         return await hub.suffixes(Channel.WEIGHTS, ">") == await site.suffixes(Channel.WEIGHTS, ">")
 
-    await eventually(is_same)
+    await until_async(is_same)
 
 
 async def confirmed(hub: NatsStore) -> None:
@@ -59,7 +60,7 @@ async def confirmed(hub: NatsStore) -> None:
         consumer = await hub._connection.call(f"CONSUMER.INFO.{stream}.{SITE}", {})
         return bool(consumer["ack_floor"]["stream_seq"] == await hub.last_sequence(Channel.WEIGHTS))
 
-    await eventually(is_confirmed)
+    await until_async(is_confirmed)
 
 
 @asynccontextmanager
@@ -83,7 +84,7 @@ async def test_weights_that_a_sites_power_cut_has_lost_are_copied_again(
         store_of(servers.site, create=False) as far,
     ):
         await write(near, "v1")
-        await eventually(lambda: far.exists(Channel.WEIGHTS))
+        await until_async(lambda: far.exists(Channel.WEIGHTS))
         await same(near, far)
         # All of a version is lost; then its beginning, before it is written to its end.
         for key, written in (("v2", 4), ("v3", 1)):
@@ -92,7 +93,7 @@ async def test_weights_that_a_sites_power_cut_has_lost_are_copied_again(
                 await same(near, far)
                 await confirmed(near)
             if written == 1:
-                await until(lambda: site.streams.reports[JOB].inspected)
+                await until_async(lambda: site.streams.reports[JOB].inspected)
             await write(near, key, begin=written)
             await same(near, far)
             job, event = hub.events.pop()

@@ -13,8 +13,9 @@ import pytest
 from e2e.harness.control_plane import ControlPlane
 from e2e.harness.kubectl import Kubectl
 from installation import CHECKOUT, MANIFESTS, NAMESPACED, Asked, Object, installed, moved, of_kind, rendered
-from operators import Namespace, manifest, until
+from operators import Namespace, manifest
 from ruamel.yaml import YAML
+from tests.waiting import until
 
 from rljob_operator.nats import accounts as nats_accounts
 from rljob_operator.reconcile.leader_election import LEADER_LABEL

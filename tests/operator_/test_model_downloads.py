@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 from e2e.harness.nats_server import EmbeddedServer
-from operators import Namespace, Operator, children_of, manifest, until
+from operators import Namespace, Operator, children_of, manifest
 from small_job import MakeJob
 from tests.hub import Hub, running_hub
+from tests.waiting import until
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import StoreUnavailable

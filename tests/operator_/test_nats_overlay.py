@@ -14,10 +14,11 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from cluster_jobs import ISSUER, SECONDS, SEEDS, job_of, operator, prepare, replicas_of, role_store
+from cluster_jobs import ISSUER, SEEDS, job_of, operator, prepare, replicas_of, role_store
 from e2e.harness.fixtures import SharedControlPlane
 from e2e.harness.ports import hold_port
 from installation import MANIFESTS, Object, of_kind, rendered
+from tests.waiting import in_time, until_async
 
 from rljob_core.ports import Channel
 from rljob_operator.nats.accounts import ACCOUNTS_FOLDER, secrets
@@ -134,7 +135,7 @@ async def said_on_a_route(port: int, mounted: Path, *, shown: bool) -> bytes:
     except OSError:
         return b""
     try:
-        return await asyncio.wait_for(reader.readline(), SECONDS)
+        return await in_time(reader.readline())
     except OSError:
         return b""
     finally:
@@ -153,9 +154,7 @@ async def test_accounts_reach_every_server_and_routes_are_closed_to_others(
         servers.kill(2)
         prepared = asyncio.create_task(prepare(streams, job_of(second, None)))
         account = JobKeys(ISSUER, "default", "j", second).account("roles")
-        async with asyncio.timeout(SECONDS):
-            while not servers.account_file(1, account).exists():  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await until_async(lambda: servers.account_file(1, account).exists())
         assert not servers.account_file(2, account).exists()
         servers.start(2)
         await prepared

@@ -19,7 +19,7 @@ import pytest
 from e2e.harness.kubectl import Kubectl
 from e2e.harness.nats_server import read_ports
 from installation import MANIFESTS, NAMESPACED, Object, kubeconfig_of, moved, of_kind, rendered
-from operators import until
+from tests.waiting import until
 
 from rljob_core.errors import StoreUnavailable
 from rljob_operator.cluster.kube.api import KubeApi

@@ -13,9 +13,10 @@ import pytest
 from dictionary_server import NOW, DictionaryServer
 from e2e.harness.control_plane import ControlPlane
 from e2e.harness.nats_server import EmbeddedServer
-from operators import Namespace, Object, Operator, manifest, until
+from operators import Namespace, Object, Operator, manifest
 from own_control_plane import own_control_plane
 from small_job import MakeJob
+from tests.waiting import until, within
 
 from rljob_core.spec import RLJob
 from rljob_operator.children.cluster_defaults import ClusterDefaults
@@ -191,7 +192,7 @@ async def watched_until(watch: NodeWatch, names: set[str], said: list[str]) -> N
     """Watch until the nodes of these names have notices, and something was said of them."""
     watch.on_notice = said.append
     running = asyncio.create_task(watch.run())
-    async with asyncio.timeout(300):
+    async with within():
         while not (watch.notices.keys() == names and said):
             assert not running.done()
             await asyncio.sleep(0.01)

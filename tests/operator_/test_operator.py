@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from e2e.harness.nats_server import EmbeddedServer
-from operators import Namespace, Object, Operator, children_of, manifest, until
+from operators import Namespace, Object, Operator, children_of, manifest
+from tests.waiting import until, within
 
 from rljob_core.messages import STEP_METRICS, StepMetrics, StepStats
 from rljob_core.ports import Channel
@@ -186,7 +187,7 @@ async def test_figures_come_from_the_workers_and_streams_go_with_the_job(
         status = (watched.get("rljob", "sums") or {}).get("status", {})
         return (status.get("step"), status.get("stalenessMax"), status.get("rewardMean")) == (3, 2, 0.75)
 
-    async with asyncio.timeout(600):
+    async with within(600):
         # As a coordinator does it, again and again: the operator may not listen yet when the first one comes.
         while not await asyncio.to_thread(shown):
             await store.publish(Channel.METRICS, "steps", STEP_METRICS.dump_json(line))

@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 from children import running_children
+from tests.waiting import until_async
 
 from rljob_core.spec import RLJob
 from rljob_operator.backoff import Backoff
@@ -78,18 +79,6 @@ class Watched:
         return path.read_text() if path.exists() else ""
 
 
-async def until(condition: Callable[[], Any]) -> Any:
-    """The condition's first true value; the test's own time limit ends the wait."""
-    async with asyncio.timeout(300):
-        while True:
-            value = condition()
-            if asyncio.iscoroutine(value):
-                value = await value
-            if value:
-                return value
-            await asyncio.sleep(0.02)
-
-
 @pytest.fixture
 async def local(
     tmp_path: Path, environment: dict[str, str], make_job: Callable[..., RLJob]
@@ -103,7 +92,7 @@ async def local(
 
 async def test_a_process_that_dies_starts_again_with_back_off(local: Watched) -> None:
     await local.cluster.apply(deployment("reward", "import sys; print('hello'); sys.exit(7)"))
-    await until(lambda: len(local.events) >= 4)
+    await until_async(lambda: len(local.events) >= 4)
     pod = (await local.pods())["reward-0"]
     (status,) = pod["status"]["containerStatuses"]
     end = status["lastState"]["terminated"]
@@ -136,16 +125,16 @@ async def test_a_process_that_has_served_starts_again_soon(
     container["env"] = [{"name": "RLJOB_READY_FILE", "value": str(ready)}]
     local.cluster._backoff = Backoff(first=2.0, last=16.0)
     await local.cluster.apply(manifest)
-    await until(lambda: len(local.events) >= 2)
+    await until_async(lambda: len(local.events) >= 2)
     delays = [event.message.split()[-2] for event in local.events]
     assert delays[:2] == ["2", "2" if serves else "4"]
 
 
 async def test_a_killed_process_is_replaced_under_the_same_name(local: Watched) -> None:
     await local.cluster.apply(deployment("rollout", FOREVER))
-    first = (await until(local.pids))["rollout-0"]
+    first = (await until_async(local.pids))["rollout-0"]
     os.kill(first, signal.SIGKILL)
-    second = await until(lambda: (pid := local.pids().get("rollout-0")) != first and pid)
+    second = await until_async(lambda: (pid := local.pids().get("rollout-0")) != first and pid)
     assert psutil.pid_exists(second)
     pod = (await local.pods())["rollout-0"]
     assert pod["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 137
@@ -153,12 +142,12 @@ async def test_a_killed_process_is_replaced_under_the_same_name(local: Watched) 
 
 async def test_scaling_starts_and_stops_the_highest_slots_only(local: Watched) -> None:
     await local.cluster.apply(deployment("rollout", FOREVER, replicas=1))
-    first = (await until(local.pids))["rollout-0"]
+    first = (await until_async(local.pids))["rollout-0"]
     await local.cluster.apply(deployment("rollout", FOREVER, replicas=3))
-    three = await until(lambda: len(pids := local.pids()) == 3 and pids)
+    three = await until_async(lambda: len(pids := local.pids()) == 3 and pids)
     assert sorted(three) == ["rollout-0", "rollout-1", "rollout-2"]
     await local.cluster.apply(deployment("rollout", FOREVER, replicas=1))
-    await until(lambda: len(local.pids()) == 1)
+    await until_async(lambda: len(local.pids()) == 1)
     assert local.pids() == {"rollout-0": first}
     assert not psutil.pid_exists(three["rollout-2"])
 
@@ -185,13 +174,13 @@ async def test_another_template_replaces_processes_one_at_a_time(local: Watched,
         container["volumeMounts"] = [{"name": "run", "mountPath": "/run/rljob"}]
         manifest["spec"]["template"]["spec"]["volumes"] = [{"name": "run", "emptyDir": {}}]
     await local.cluster.apply(old)
-    await until(lambda: ready_replicas(local, 3))
+    await until_async(lambda: ready_replicas(local, 3))
     before = local.pids()
     await local.cluster.apply(new)
-    await until(lambda: marks(seen) == ["new"] * 3)
+    await until_async(lambda: marks(seen) == ["new"] * 3)
     assert set(before.values()).isdisjoint(local.pids().values())
     # Each says so after it has made its mark.
-    await until(lambda: all(local.log(name).rstrip().endswith("others 2") for name in before))
+    await until_async(lambda: all(local.log(name).rstrip().endswith("others 2") for name in before))
 
 
 def marks(folder: Path) -> list[str]:
@@ -220,9 +209,9 @@ async def test_recreate_never_runs_two_at_once(local: Watched, tmp_path: Path) -
     """
     strategy = {"type": "Recreate"}
     await local.cluster.apply(deployment("coordinator", script.replace("VERSION", "one"), strategy=strategy))
-    await until(lambda: "one" in local.log("coordinator-0"))
+    await until_async(lambda: "one" in local.log("coordinator-0"))
     await local.cluster.apply(deployment("coordinator", script.replace("VERSION", "two"), strategy=strategy))
-    await until(lambda: "two" in local.log("coordinator-0"))
+    await until_async(lambda: "two" in local.log("coordinator-0"))
     assert "Error" not in local.log("coordinator-0")
 
 
@@ -263,10 +252,10 @@ async def test_a_process_is_ready_once_it_says_so_and_its_config_is_there(local:
         {"name": "run", "emptyDir": {}},
     ]
     await local.cluster.apply(manifest)
-    await until(local.pids)
+    await until_async(local.pids)
     assert (await local.get("Deployment"))["status"]["readyReplicas"] == 0
     (local.cluster.folder / "pods" / "rollout-0" / "volumes" / "run" / "ready.go").touch()
-    await until(lambda: ready_replicas(local, 1))
+    await until_async(lambda: ready_replicas(local, 1))
 
 
 async def test_an_empty_volume_lives_as_long_as_its_pod(local: Watched) -> None:
@@ -287,7 +276,7 @@ async def test_an_empty_volume_lives_as_long_as_its_pod(local: Watched) -> None:
     spec["containers"][0]["volumeMounts"] = [{"name": "run", "mountPath": "/run/rljob"}]
     spec["volumes"] = [{"name": "run", "emptyDir": {}}]
     await local.cluster.apply(manifest)
-    await until(lambda: "kept True" in local.log("rollout-0"))
+    await until_async(lambda: "kept True" in local.log("rollout-0"))
     assert "kept False" in local.log("rollout-0")
 
 
@@ -302,13 +291,13 @@ async def test_what_ignores_sigterm_is_killed_with_all_it_started(local: Watched
     manifest = deployment("reward", script)
     manifest["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1
     await local.cluster.apply(manifest)
-    await until(lambda: "child" in local.log("reward-0"))
+    await until_async(lambda: "child" in local.log("reward-0"))
     # A process may have spoken before it is written down.
-    family = [(await until(local.pids))["reward-0"], int(local.log("reward-0").split()[-1])]
+    family = [(await until_async(local.pids))["reward-0"], int(local.log("reward-0").split()[-1])]
     await local.cluster.delete(Ref("Deployment", "default", "reward"))
     assert "deletionTimestamp" in (await local.get("Deployment"))["metadata"]
-    await until(lambda: no_children(local))
-    await until(lambda: not any(running(pid) for pid in family))
+    await until_async(lambda: no_children(local))
+    await until_async(lambda: not any(running(pid) for pid in family))
 
 
 async def no_children(local: Watched) -> bool:
@@ -332,7 +321,7 @@ async def test_a_gang_completes_when_all_its_pods_do(local: Watched) -> None:
     await local.cluster.apply(
         gang("chain-sum-trainer-1", "import os; print(os.environ['JOB_COMPLETION_INDEX'])", nodes=2)
     )
-    await until(lambda: condition(local, "Complete"))
+    await until_async(lambda: condition(local, "Complete"))
     assert [local.log(f"chain-sum-trainer-1-{n}").split()[-1] for n in (0, 1)] == ["0", "1"]
 
 
@@ -350,7 +339,7 @@ async def test_one_failure_ends_the_whole_gang(local: Watched) -> None:
         time.sleep(600)
     """
     await local.cluster.apply(gang("chain-sum-trainer-1", script, nodes=3))
-    failed = await until(lambda: condition(local, "Failed"))
+    failed = await until_async(lambda: condition(local, "Failed"))
     assert failed["message"] == "pod chain-sum-trainer-1-1 failed"
     pods = await local.pods()
     codes = [
@@ -367,7 +356,7 @@ async def test_a_program_that_does_not_exist_is_reported_not_raised(local: Watch
     manifest = gang("chain-sum-trainer-1", "")
     manifest["spec"]["template"]["spec"]["containers"][0]["command"] = ["no-such-program"]
     await local.cluster.apply(manifest)
-    failed = await until(lambda: condition(local, "Failed"))
+    failed = await until_async(lambda: condition(local, "Failed"))
     assert failed["message"] == "pod chain-sum-trainer-1-0 failed"
     (event,) = local.events
     assert event.message.startswith("exit code 127: ")
@@ -389,7 +378,7 @@ async def test_a_secret_comes_from_the_users_environment_or_is_asked_for(
         async with LocalCluster(tmp_path / expected[:2], {**environment, **shell}) as cluster:
             watched = Watched(cluster, make_job(), [])
             await cluster.apply(manifest)
-            await until(partial(condition, watched, "Complete" if shell else "Failed"))
+            await until_async(partial(condition, watched, "Complete" if shell else "Failed"))
             end = (await watched.pods())["chain-sum-trainer-1-0"]["status"]["containerStatuses"][0]["state"][
                 "terminated"
             ]
@@ -415,7 +404,7 @@ async def test_shutdown_ends_roles_in_order_and_leaves_nothing(
             await cluster.apply(deployment(role, script.replace("NAME", role)))
         await cluster.apply(gang("trainer-1", script.replace("NAME", "trainer")))
         pods = [f"{role}-0" for role in roles] + ["trainer-1-0"]
-        await until(
+        await until_async(
             lambda: (
                 all(
                     "up" in log.read_text()
@@ -425,7 +414,7 @@ async def test_shutdown_ends_roles_in_order_and_leaves_nothing(
                 and len(list((cluster.folder / "logs").glob("*.log"))) == 5
             )
         )
-        pids = await until(lambda: len(found := pids_in(cluster.folder)) == 5 and found)
+        pids = await until_async(lambda: len(found := pids_in(cluster.folder)) == 5 and found)
         await cluster.shutdown(within=60.0)
         assert order.read_text().split() == ["trainer", "rollout", "reward", "coordinator", "nats"]
         assert [pid for pid in pids if running(pid)] == []
@@ -445,8 +434,8 @@ async def test_shutdown_kills_what_does_not_stop_within_its_time(
         await cluster.apply(gang("trainer-1", stubborn))
         await cluster.apply(deployment("rollout", stubborn))
         logs = [cluster.folder / "logs" / name for name in ("trainer-1-0.log", "rollout-0.log")]
-        await until(lambda: all(log.exists() and "up" in log.read_text() for log in logs))
-        pids = await until(lambda: len(found := pids_in(cluster.folder)) == 2 and found)
+        await until_async(lambda: all(log.exists() and "up" in log.read_text() for log in logs))
+        pids = await until_async(lambda: len(found := pids_in(cluster.folder)) == 2 and found)
         await cluster.shutdown(within=1.5)
         assert [pid for pid in pids if running(pid)] == []
 
@@ -494,8 +483,8 @@ async def test_kill_9_of_the_parent_leaves_no_child_and_no_grandchild(tmp_path: 
     command = [sys.executable, "-c", textwrap.dedent(PARENT), str(tmp_path)]
     parent = await asyncio.create_subprocess_exec(*command)
     try:
-        await until(lambda: len(list((tmp_path / "ranks").iterdir())) == 2)
-        children = await until(lambda: len(found := pids_in(tmp_path)) == 2 and found)
+        await until_async(lambda: len(list((tmp_path / "ranks").iterdir())) == 2)
+        children = await until_async(lambda: len(found := pids_in(tmp_path)) == 2 and found)
         ranks = [int(path.name) for path in (tmp_path / "ranks").iterdir()]
         assert all(running(pid) for pid in [*children, *ranks])
         assert {psutil.Process(rank).ppid() for rank in ranks} == set(children)
@@ -504,7 +493,7 @@ async def test_kill_9_of_the_parent_leaves_no_child_and_no_grandchild(tmp_path: 
         await parent.wait()
     strays = [int(path.name) for path in (tmp_path / "strays").iterdir()]
     assert len(strays) == 2
-    await until(lambda: not any(running(pid) for pid in [*children, *ranks, *strays]))
+    await until_async(lambda: not any(running(pid) for pid in [*children, *ranks, *strays]))
 
 
 async def test_a_killed_role_takes_its_ranks_with_it(local: Watched, tmp_path: Path) -> None:
@@ -513,14 +502,14 @@ async def test_a_killed_role_takes_its_ranks_with_it(local: Watched, tmp_path: P
     worker = f"FOLDER = {str(tmp_path)!r}\n" + textwrap.dedent(WORKER)
     (tmp_path / "worker.py").write_text(worker)
     await local.cluster.apply(gang("chain-sum-trainer-1", worker))
-    (rank,) = await until(lambda: [int(path.name) for path in (tmp_path / "ranks").iterdir()])
+    (rank,) = await until_async(lambda: [int(path.name) for path in (tmp_path / "ranks").iterdir()])
     assert running(rank)
-    os.kill((await until(local.pids))["chain-sum-trainer-1-0"], signal.SIGKILL)
-    await until(lambda: condition(local, "Failed"))
-    await until(lambda: not running(rank))
+    os.kill((await until_async(local.pids))["chain-sum-trainer-1-0"], signal.SIGKILL)
+    await until_async(lambda: condition(local, "Failed"))
+    await until_async(lambda: not running(rank))
     (stray,) = [int(path.name) for path in (tmp_path / "strays").iterdir()]
     await local.cluster.__aexit__(None, None, None)
-    await until(lambda: not running(stray))  # it was killed, and takes a moment to be gone
+    await until_async(lambda: not running(stray))  # it was killed, and takes a moment to be gone
 
 
 def test_an_orphan_that_asks_too_late_ends_itself() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from e2e.harness.fixtures import SharedControlPlane
 from e2e.harness.nats_server import EmbeddedServer
-from operators import Namespace, Operator, manifest, until
+from operators import Namespace, Operator, manifest
+from tests.waiting import until
 
 from rljob_operator.names import QUEUE_NAME
 

@@ -23,7 +23,8 @@ from e2e.harness.errors import ClusterError
 from e2e.harness.kubectl import Kubectl
 from e2e.harness.nats_server import EmbeddedServer
 from installation import MANIFESTS, NAMESPACED, Object, installed, kubeconfig_of, moved, of_kind, rendered
-from operators import Namespace, Operator, manifest, until
+from operators import Namespace, Operator, manifest
+from tests.waiting import until
 
 from rljob_cli.kubectl.cluster import ClusterChoice, UserCluster
 from rljob_cli.kubectl.describe import describe

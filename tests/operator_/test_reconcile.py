@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from children import running_children
+from tests.waiting import until_async, within
 
 from rljob_core.spec import RLJob
 from rljob_operator.backoff import Backoff
@@ -78,17 +79,6 @@ async def world(
     assert running_children() <= before
 
 
-async def until(condition: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(300):
-        while True:
-            value = condition()
-            if asyncio.iscoroutine(value):
-                value = await value
-            if value:
-                return value
-            await asyncio.sleep(0.02)
-
-
 async def test_a_job_trains_succeeds_and_leaves_nothing(
     world: World, make_job: MakeJob, tmp_path: Path
 ) -> None:
@@ -98,7 +88,7 @@ async def test_a_job_trains_succeeds_and_leaves_nothing(
     )
     job = make_job(**laid_over(script))
     task = world.start(job)
-    await until(lambda: ready(world, job))
+    await until_async(lambda: ready(world, job))
     assert sorted(world.pids()) == [
         "chain-sum-coordinator-0",
         "chain-sum-reward-0",
@@ -126,7 +116,7 @@ async def test_a_changed_job_restarts_what_reads_the_field_and_tells_the_rest(
     scripts = laid_over("touch $RLJOB_READY_FILE; sleep 600")
     job = make_job(**scripts)
     task = asyncio.create_task(world.reconciler.run(lambda: job))
-    await until(lambda: ready(world, job))
+    await until_async(lambda: ready(world, job))
     first = world.pids()
 
     def bounds() -> set[int]:
@@ -135,12 +125,12 @@ async def test_a_changed_job_restarts_what_reads_the_field_and_tells_the_rest(
 
     job = make_job(pipeline__maxStaleness=7, **scripts)
     world.cluster.wake()
-    await until(lambda: bounds() == {7})  # of the coordinator and both engines, which run on
+    await until_async(lambda: bounds() == {7})  # of the coordinator and both engines, which run on
     assert world.pids() == first
     job = make_job(pipeline__maxStaleness=7, steps=99, **scripts)
     world.cluster.wake()
     other = "chain-sum-coordinator-0"
-    await until(lambda: world.pids().get(other, first[other]) != first[other])
+    await until_async(lambda: world.pids().get(other, first[other]) != first[other])
     assert {pod: pid for pod, pid in world.pids().items() if pod != other} == {
         pod: pid for pod, pid in first.items() if pod != other
     }
@@ -154,7 +144,7 @@ async def test_a_killed_rank_replaces_the_whole_gang_as_a_new_attempt(
     script = 'if [ "$RLJOB_ATTEMPT" = 2 ]; then exit 0; fi; touch $RLJOB_READY_FILE; sleep 600'
     job = make_job(trainer__numNodes=2, **laid_over(script))
     task = world.start(job)
-    await until(lambda: ready(world, job))
+    await until_async(lambda: ready(world, job))
     before = world.pids()
     os.kill(before["chain-sum-trainer-1-1"], signal.SIGKILL)
     outcome = await task
@@ -168,14 +158,14 @@ async def test_a_killed_rank_replaces_the_whole_gang_as_a_new_attempt(
 async def test_every_other_role_is_restarted_and_the_job_continues(world: World, make_job: MakeJob) -> None:
     job = make_job(**laid_over("touch $RLJOB_READY_FILE; sleep 600"))
     task = world.start(job)
-    await until(lambda: ready(world, job))
+    await until_async(lambda: ready(world, job))
     before = world.pids()
     for name in ("chain-sum-coordinator-0", "chain-sum-reward-0", "chain-sum-rollout-cpu-1"):
         os.kill(before[name], signal.SIGKILL)
-    await until(
+    await until_async(
         lambda: set(world.pids()) == set(before) and len({*world.pids().values()} - {*before.values()}) == 3
     )
-    await until(lambda: ready(world, job))
+    await until_async(lambda: ready(world, job))
     assert world.pids()["chain-sum-trainer-1-0"] == before["chain-sum-trainer-1-0"]
     task.cancel()
     with suppress(asyncio.CancelledError):
@@ -212,7 +202,7 @@ async def test_suspend_stops_everything_and_resuming_starts_the_next_attempt(
 ) -> None:
     changes = laid_over("touch $RLJOB_READY_FILE; [ $RLJOB_ATTEMPT = 2 ] || sleep 600")
     task = world.start(make_job(**changes))
-    await until(lambda: ready(world, make_job(**changes)))
+    await until_async(lambda: ready(world, make_job(**changes)))
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
@@ -226,13 +216,13 @@ async def test_a_cancelled_run_ends_though_something_changes_at_that_very_moment
     world: World, make_job: MakeJob
 ) -> None:
     task = world.start(make_job(**laid_over("sleep 600")))
-    await until(world.pids)
+    await until_async(world.pids)
     await asyncio.sleep(0.5)  # it has come to rest and waits for a change
     await world.cluster.apply(
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other"}, "data": {}}
     )
     task.cancel()
-    async with asyncio.timeout(300):
+    async with within():
         with suppress(asyncio.CancelledError):
             await task
     assert task.cancelled()
@@ -246,7 +236,7 @@ async def test_a_folder_that_cannot_be_written_ends_the_run_and_all_processes(
     async with LocalCluster(tmp_path / "run", environment, backoff=QUICK) as cluster:
         world = World(cluster, defaults, [])
         task = world.start(job)
-        await until(lambda: ready(world, job))
+        await until_async(lambda: ready(world, job))
         pids = world.pids()
         (cluster.folder / "pids.json").unlink()
         (cluster.folder / "pids.json" / "in the way").mkdir(parents=True)
@@ -266,7 +256,7 @@ async def test_configuration_rolls_its_readers_and_replicas_nobody(world: World,
             settled = condition(result.status, "Reconciling")
             if result.actions == 0 and settled is not None and settled.status == "False":
                 return world.pids()
-            async with asyncio.timeout(300):
+            async with within():
                 await world.cluster.changed()
 
     first = await settle()
@@ -292,7 +282,7 @@ async def test_a_pool_in_another_datacenter_has_that_ones_server(
     job = make_job(**{**changes, "rollout__pools": [far]})
     known = replace(defaults, site_servers={"west": "nats://west"})
     task = World(world.cluster, known, []).start(job)
-    await until(lambda: ready(world, job))
+    await until_async(lambda: ready(world, job))
     (spec,) = [
         child["spec"]["template"]["spec"]
         for child in await world.cluster.children(job)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from cluster_jobs import ISSUER, SEEDS
 from e2e.harness.nats_server import EmbeddedServer
-from operators import Namespace, Operator, manifest, until
+from operators import Namespace, Operator, manifest
+from tests.waiting import until
 
 from rljob_core.errors import StoreUnavailable
 from rljob_core.messages import STEP_METRICS, StepMetrics

@@ -12,13 +12,13 @@ import nats
 import pytest
 from nats.aio.client import Client
 from site_servers import SITE, SiteServers
+from tests.waiting import within
 
 from rljob_operator.decisions.site_buckets import SiteBucketNames, bucket_definition
 from rljob_operator.reconcile.site_bucket import ERRORS, SiteBucket, create_consumer, create_stream
 from rljob_operator.reconcile.stream_requests import StreamRefused
 
 NAMES = SiteBucketNames(SITE, SITE)
-SECONDS = 300.0
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ async def join(hub: Client, site: Client) -> None:
 
 
 async def until_read(bucket: SiteBucket, client: Client, wanted: dict[str, bytes]) -> None:
-    async with asyncio.timeout(SECONDS):
+    async with within():
         while True:
             await bucket.read(client)
             if bucket.entries == wanted:
@@ -89,7 +89,7 @@ async def test_what_a_full_mirror_has_dropped_is_forgotten(servers: SiteServers)
         for number in range(40):
             await written.put(site, f"junk.{number}", os.urandom(600_000))
             await read.read(hub)
-        async with asyncio.timeout(SECONDS):
+        async with within():
             while read.last < 40:
                 await read.read(hub)
                 await asyncio.sleep(0.1)

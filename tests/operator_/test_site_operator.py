@@ -17,8 +17,9 @@ from e2e.harness.availability import available
 from e2e.harness.binaries import CONTROL_PLANE, Binaries, find
 from e2e.harness.control_plane import ControlPlane
 from installation import MANIFESTS, kubeconfig_of
-from operators import Namespace, Object, Operator, manifest, until
+from operators import Namespace, Object, Operator, manifest
 from site_servers import SITE, SiteServers
+from tests.waiting import until
 
 pytestmark = [pytest.mark.xdist_group("operator")]
 

@@ -9,7 +9,8 @@ import pytest
 from api_proxy import ApiProxy
 from e2e.harness.fixtures import SharedControlPlane
 from e2e.harness.nats_server import EmbeddedServer
-from operators import Namespace, Object, Operator, children_of, manifest, until
+from operators import Namespace, Object, Operator, children_of, manifest
+from tests.waiting import until
 
 pytestmark = [pytest.mark.smoke, pytest.mark.xdist_group("operator")]
 

@@ -11,7 +11,8 @@ import pytest
 from e2e.harness.fixtures import SharedControlPlane
 from e2e.harness.nats_server import EmbeddedServer
 from former_installation import fill, former_config, former_job, former_seeds
-from operators import Namespace, Object, Operator, manifest, until
+from operators import Namespace, Object, Operator, manifest
+from tests.waiting import until
 
 from rljob_core.stream_names import StreamNames
 from rljob_operator.nats.accounts import Seeds, issuer, known_seeds, server_config

@@ -7,20 +7,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
+from tests.waiting import until_async
+
 from rljob_operator.backoff import Backoff
 from rljob_operator.reconcile.work_queue import WorkQueue
 
 QUICK = Backoff(first=0.01, last=0.05)
 WHILE = 0.1
 """Seconds after which what must not happen would have."""
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(300):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager
@@ -59,12 +53,12 @@ async def test_many_marks_are_one_look_and_keys_run_side_by_side_but_never_twice
         for _ in range(50):
             for key in "abc":
                 queue.mark(key, after=0.0)
-        await until(lambda: inside.total() == 3)
+        await until_async(lambda: inside.total() == 3)
         queue.mark("a", after=0.0)  # while it is looked at: once more after it
         queue.mark("a", after=0.0)
         await asyncio.sleep(WHILE)
         go.set()
-        await until(lambda: looks["a"] == 2 and not inside.total())
+        await until_async(lambda: looks["a"] == 2 and not inside.total())
         await asyncio.sleep(WHILE)
     assert looks == {"a": 2, "b": 1, "c": 1}
     assert most == 3
@@ -80,7 +74,7 @@ async def test_the_earliest_mark_stands_and_what_is_handled_may_ask_for_another_
     async with running(handle) as (queue, _):
         queue.mark("a", after=0.0)
         queue.mark("a", after=60.0)
-        await until(lambda: looked.qsize() == 3)
+        await until_async(lambda: looked.qsize() == 3)
         await asyncio.sleep(WHILE)
     assert looked.qsize() == 3
 
@@ -96,7 +90,7 @@ async def test_a_failing_answer_fails_again_and_the_others_continue() -> None:
     async with running(handle) as (queue, errors):
         queue.mark("bad", after=0.0)
         queue.mark("good", after=0.0)
-        await until(lambda: looks["bad"] == 4)
+        await until_async(lambda: looks["bad"] == 4)
         await asyncio.sleep(WHILE)
     assert looks == {"bad": 4, "good": 1}
     assert len(errors) == 3
@@ -114,7 +108,7 @@ async def test_what_is_urgent_goes_first() -> None:
             queue.mark(key, after=0.0)
         queue.mark("user", after=0.0, urgent=True)
         queue.mark("f", after=0.0, urgent=True)
-        await until(lambda: len(order) == 7)
+        await until_async(lambda: len(order) == 7)
         await asyncio.sleep(WHILE)
     assert order[:2] == ["user", "f"]
     assert sorted(order) == [*"abcdef", "user"]
@@ -129,13 +123,13 @@ async def test_a_key_rests_before_its_next_look_unless_it_is_urgent_or_asked_for
 
     async with running(handle, rest=30.0) as (queue, _):
         queue.mark("asks", after=0.0)
-        await until(lambda: len(looked) == 2)
+        await until_async(lambda: len(looked) == 2)
         assert looked == ["asks", "asks"]
         queue.mark("asks", after=0.0)
         queue.mark("other", after=0.0)
-        await until(lambda: "other" in looked)
+        await until_async(lambda: "other" in looked)
         await asyncio.sleep(WHILE)
         assert looked == ["asks", "asks", "other"]
         queue.mark("asks", after=0.0, urgent=True)
-        await until(lambda: len(looked) == 4)
+        await until_async(lambda: len(looked) == 4)
     assert looked == ["asks", "asks", "other", "asks"]

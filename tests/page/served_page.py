@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+from tests.waiting import until_async
 
 from rljob_cli.page.catalog import Catalog
 from rljob_cli.page.server import page_app
@@ -60,10 +60,11 @@ def a_run(folder: Path, *lines: Any, **files: Any) -> Path:
     return folder
 
 
-async def until(client: httpx.AsyncClient, wanted: Any) -> dict[str, Any]:
-    for _ in range(600):
-        state = (await client.get("/api/runs/0")).json()
-        if wanted(state):
-            return state
-        await asyncio.sleep(0.1)
-    raise AssertionError(state)
+async def until(client: httpx.AsyncClient, wanted: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """The state of the run once it is as wanted."""
+
+    async def state() -> dict[str, Any] | None:
+        said = (await client.get("/api/runs/0")).json()
+        return said if wanted(said) else None
+
+    return await until_async(state, every=0.1)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from served_page import LINE, a_run, page, until
+from tests.waiting import within
 
 from rljob_cli.page.files import RunFiles, is_running
 from rljob_cli.page.page_run import PageRun
@@ -51,7 +52,7 @@ def manifest(**spec: Any) -> dict[str, Any]:
 async def test_every_document_of_a_run_with_a_bad_file_is_answered(
     tmp_path: Path, lines: list[Any], files: dict[str, Any], problem: str
 ) -> None:
-    async with asyncio.timeout(PATIENCE), page(a_run(tmp_path / "run", *lines, **files)) as client:
+    async with within(), page(a_run(tmp_path / "run", *lines, **files)) as client:
         state = (await client.get("/api/runs/0")).json()
         assert any(problem in text for text in state["problems"]) or not problem
         assert state["step"] == 1
@@ -70,7 +71,7 @@ async def test_an_error_that_nobody_foresaw_becomes_a_problem_that_the_page_show
 
     monkeypatch.setattr(RunFiles, "refresh", fail)
     monkeypatch.setattr(RunStreams, "_follow_once", fail_as_well)
-    async with asyncio.timeout(PATIENCE), page(a_run(tmp_path / "run", LINE)) as client:
+    async with within(), page(a_run(tmp_path / "run", LINE)) as client:
         await until(client, lambda state: "files cannot be read now: of a file" in str(state["problems"]))
         await until(client, lambda state: "streams cannot be read now: of a stream" in str(state["problems"]))
         monkeypatch.undo()
@@ -88,7 +89,7 @@ async def test_a_request_for_a_run_that_is_closed_meanwhile_ends(
     waiting = asyncio.create_task(run.open())
     await asyncio.sleep(0)
     await run.close()
-    async with asyncio.timeout(PATIENCE):
+    async with within():
         await waiting
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from served_page import LINE, PORT, TOKEN, a_run, page
+from tests.waiting import until_async
 
 from rljob_cli.page import catalog
 from rljob_cli.page.catalog import Catalog
@@ -53,9 +53,7 @@ async def test_runs_are_closed_although_nobody_asks_for_anything(
     async with app.router.lifespan_context(app):
         run = await runs.run(0)
         assert run is not None
-        async with asyncio.timeout(300):
-            while not run.streams.closing or run._tasks:  # noqa: ASYNC110  nothing tells when it is closed
-                await asyncio.sleep(0.05)
+        await until_async(lambda: run.streams.closing or run._tasks)
         await run.open()
         assert run._tasks == []  # nothing follows a run that the catalog no longer knows
         assert (await runs.run(0)) is not run

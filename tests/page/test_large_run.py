@@ -11,6 +11,7 @@ import pytest
 from invocation import snapshot
 from large_run import ENGINES, write_large_run
 from tests.night import NIGHT
+from tests.waiting import within
 
 from rljob_cli.page.auditing import RunAudits
 from rljob_cli.page.page_run import PageRun
@@ -75,5 +76,5 @@ async def test_a_page_ends_although_a_cancellation_is_lost(tmp_path: Path) -> No
     await run.open()
     while not audits.begun:  # noqa: ASYNC110  it is set in this loop
         await asyncio.sleep(0.05)
-    async with asyncio.timeout(300):
+    async with within():
         await run.close()

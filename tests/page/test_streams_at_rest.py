@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from served_page import LINE, a_run, page, until
+from tests.waiting import in_time
 
 from rljob_cli.page import streams, streams_copy
 from rljob_cli.page.auditing import RunAudits
@@ -142,10 +143,10 @@ async def test_the_server_of_a_copy_is_stopped_to_its_end_however_often_the_page
             await asyncio.Event().wait()
 
     looking = asyncio.create_task(look())
-    await asyncio.wait_for(began.wait(), PATIENCE)
+    await in_time(began.wait())
     for _ in range(3):
         looking.cancel()
-        await asyncio.wait_for(stopping.wait(), PATIENCE)
+        await in_time(stopping.wait())
         await asyncio.sleep(0.01)
     assert not looking.done()
     stopped.set()

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 from ruamel.yaml import YAML
+from tests.waiting import TookTooLong, patience, until
 
 RLJOB = str(Path(sys.executable).parent / "rljob")
 PATIENCE = 600.0  # seconds; a bound on a hang, nothing is timed
@@ -86,12 +87,14 @@ class LiveRun:
         return 0
 
     def until(self, what: str, done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patience(PATIENCE)
         while not done():
             if self.process.poll() is not None:
                 raise AssertionError(f"the run ended before {what}:\n{self.said[-3000:]}")
             if time.monotonic() > deadline:
-                raise AssertionError(f"no {what} after {PATIENCE} s:\n{self.said[-3000:]}\n{self.logs()}")
+                raise TookTooLong(
+                    f"no {what} after {patience(PATIENCE):g} s:\n{self.said[-3000:]}\n{self.logs()}"
+                )
             time.sleep(0.05)
 
     def kill(self, pod: str) -> int:
@@ -102,9 +105,9 @@ class LiveRun:
 
     def wait(self, seconds: float = PATIENCE) -> int:
         try:
-            return self.process.wait(seconds)
+            return self.process.wait(patience(seconds))
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"still running:\n{self.said[-3000:]}\n{self.logs()}") from None
+            raise TookTooLong(f"still running:\n{self.said[-3000:]}\n{self.logs()}") from None
 
     def logs(self) -> str:
         tails = [
@@ -158,10 +161,9 @@ def still_there(family: Sequence[psutil.Process]) -> list[psutil.Process]:
             return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
         return False
 
-    deadline = time.monotonic() + 300
-    while (left := [process for process in family if runs(process)]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return left
+    with suppress(TookTooLong):
+        until(lambda: not any(map(runs, family)))
+    return list(filter(runs, family))
 
 
 def audit(output: Path, *flags: str) -> subprocess.CompletedProcess[str]:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from tests.emulated import emulated
 from tests.otlp_collector import OtlpCollector, collector, values
-from tests.prometheus_server import PATIENCE, PrometheusServer
+from tests.prometheus_server import PrometheusServer
+from tests.waiting import until
 
 from rljob_cli.generate.alerts import ALERTS
 from rljob_cli.generate.dashboard import dashboard
@@ -71,15 +72,16 @@ def prometheus(tmp_path: Path) -> Iterator[PrometheusServer]:
 def test_a_job_and_its_engine_s_death_are_seen(
     run: LiveRun, prometheus: PrometheusServer, traces: OtlpCollector
 ) -> None:
-    def until(what: str, query: str) -> list[dict[str, Any]]:
-        deadline = time.monotonic() + PATIENCE
-        while not (found := prometheus.query(query)):
-            assert time.monotonic() < deadline, f"no {what}: {query}\n{run.said[-2000:]}{run.logs()}"
-            time.sleep(0.5)
-        return found
+    def answered(what: str, query: str) -> list[dict[str, Any]]:
+        return until(
+            lambda: prometheus.query(query),
+            what,
+            every=0.5,
+            shown=lambda: run.said[-2000:] + run.logs(),
+        )
 
-    until("roles", "count(up == 1) == 4")
-    until("steps", f"{TrainerMetrics.STEPS.name} >= 3 and on () {CoordinatorMetrics.STEP.name} >= 3")
+    answered("roles", "count(up == 1) == 4")
+    answered("steps", f"{TrainerMetrics.STEPS.name} >= 3 and on () {CoordinatorMetrics.STEP.name} >= 3")
     names = set(prometheus.get("label/__name__/values"))
     for metric in {one for metrics in CATALOGUE.values() for one in metrics} - ABSENT:
         end = "_count" if metric.kind is MetricKind.HISTOGRAM else ""
@@ -101,7 +103,7 @@ def test_a_job_and_its_engine_s_death_are_seen(
         "trajectories", f"{consumed} == on (rljob) group_right 32 * {CoordinatorMetrics.STEP.name}"
     )
     assert float(same["value"][1]) >= 96
-    until("price", f"{CoordinatorMetrics.COST_PER_HOUR.name} == 2.1")
+    answered("price", f"{CoordinatorMetrics.COST_PER_HOUR.name} == 2.1")
     until(
         "staleness within its bound",
         f'{TrainerMetrics.STALENESS.name}_bucket{{le="1.0"}} == ignoring (le) '
@@ -127,18 +129,18 @@ def test_a_job_and_its_engine_s_death_are_seen(
     assert [(rule["name"], rule["health"]) for rule in loaded] == [(alert.name, "ok") for alert in ALERTS]
     assert [rule["name"] for rule in loaded if rule["state"] == "firing"] == []
 
-    (before,) = until("start of the engine", 'process_start_time_seconds{role="rollout"}')
+    (before,) = answered("start of the engine", 'process_start_time_seconds{role="rollout"}')
     run.kill("job-rollout-cpu-0")
-    until("failed attempt", f'{CoordinatorMetrics.FAILED_ATTEMPTS.name}{{reason="EngineLost"}} > 0')
-    until("new engine", f'process_start_time_seconds{{role="rollout"}} > {before["value"][1]}')
+    answered("failed attempt", f'{CoordinatorMetrics.FAILED_ATTEMPTS.name}{{reason="EngineLost"}} > 0')
+    answered("new engine", f'process_start_time_seconds{{role="rollout"}} > {before["value"][1]}')
 
     def seen(what: str, *, by: Callable[[Any], object]) -> Any:
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            if found := [span for span in list(traces.spans) if by(span)]:
-                return found[0]
-            assert time.monotonic() < deadline, f"no {what}\n{run.logs()}"
-            time.sleep(0.5)
+        return until(
+            lambda: next(filter(by, list(traces.spans)), None),
+            what,
+            every=0.5,
+            shown=run.logs,
+        )
 
     first = seen("trace", by=lambda span: span.name == "trajectory")
     assert {"service.name": "rljob", "rljob.job": "job"}.items() <= traces.resources[0].items()

@@ -10,8 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from e2e.harness.errors import NotAvailableError
 from invocation import snapshot
 from playwright.sync_api import Browser, Page, sync_playwright
 from tests.emulated import emulated
+from tests.waiting import until
 
 from runs import RLJOB, LiveRun, write_job
 
@@ -42,15 +42,6 @@ def score(*, completion, item):
         raise ValueError("no verifier for this task")
     return (number % 7) / 7
 '''
-
-
-def until(what: str, done: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while not (found := done()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"no {what} after {PATIENCE} s")
-        time.sleep(0.1)
-    return found
 
 
 class PageProcess:
@@ -108,7 +99,7 @@ class Stage:
         return self.page.inner_text(selector)
 
     def until_text(self, text: str, selector: str = "body") -> None:
-        until(f"{text!r} on the page", lambda: text in self.text(selector))
+        until(lambda: text in self.text(selector), f"{text!r} on the page")
 
     def picture(self, name: str) -> None:
         self.page.screenshot(path=self.pictures / f"{name}.png")
@@ -150,7 +141,7 @@ def stage(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     run = LiveRun(manifest, folder / "runs" / "live")
     stage = None
     try:
-        until("folder", lambda: (run.output / "job.json").exists() or run.process.poll() is not None)
+        until(lambda: (run.output / "job.json").exists() or run.process.poll() is not None, "folder")
         (empty / "job.json").write_bytes((run.output / "job.json").read_bytes())
         ui = PageProcess(run.output, empty)
         pictures = Path(os.environ.get("RLJOB_SCREENSHOTS") or folder / "pictures")
@@ -186,21 +177,21 @@ def test_a_live_run_is_followed(stage: Stage) -> None:
     ):
         assert title in stage.text("#content")
     before = stage.text(".chart .readout >> nth=0")
-    until("newer numbers", lambda: stage.text(".chart .readout >> nth=0") != before)
+    until(lambda: stage.text(".chart .readout >> nth=0") != before, "newer numbers")
     stage.picture("live")
 
 
 def test_an_engine_s_death_and_an_aborted_group_are_marked(stage: Stage) -> None:
     stage.show("run/0/timeline")
     until(
-        "lanes",
         lambda: "job-rollout-cpu" in str(stage.run.pids()) and stage.page.locator("canvas.timeline").count(),
+        "lanes",
     )
     stage.run.kill("job-rollout-cpu-1")
-    until("mark of the death", lambda: {"death", "abort"} <= stage.events())
+    until(lambda: {"death", "abort"} <= stage.events(), "mark of the death")
     assert "job-rollout-cpu-1 died" in stage.text(".events")
     assert "no verifier for this task" in stage.text(".events")
-    until("mark of its next process", lambda: "start" in stage.events())
+    until(lambda: "start" in stage.events(), "mark of its next process")
     stage.picture("timeline-with-a-kill")
 
 
@@ -210,14 +201,14 @@ def test_the_timeline_is_zoomed_by_wheel_and_by_keys(stage: Stage) -> None:
     whole = stage.text(".readout")
     for key in ("+", "+", "ArrowLeft"):
         stage.page.keyboard.press(key)
-    until("a smaller window", lambda: not stage.text(".readout").startswith("0.0"))
+    until(lambda: not stage.text(".readout").startswith("0.0"), "a smaller window")
     stage.page.keyboard.press("Home")
-    until("the whole run", lambda: stage.text(".readout").startswith("0"))
+    until(lambda: stage.text(".readout").startswith("0"), "the whole run")
     canvas.hover()
     stage.page.mouse.wheel(0, -400)
     until(
-        "words on what is under the pointer",
         lambda: "version" in stage.text(".readout") or "of" in stage.text(".readout"),
+        "words on what is under the pointer",
     )
     assert whole
     stage.page.mouse.move(0, 0)
@@ -239,7 +230,7 @@ def test_buffers_engines_and_audit_of_a_live_run(stage: Stage) -> None:
 
 def test_samples_show_what_was_answered_and_why_it_has_no_score(stage: Stage) -> None:
     stage.page.keyboard.press("5")
-    until("answers", lambda: stage.page.locator(".answer").count() > 1)
+    until(lambda: stage.page.locator(".answer").count() > 1, "answers")
     stage.page.locator(".tokens").first.focus()
     stage.page.keyboard.press("ArrowRight")
     assert "log-probability" in stage.text(".answer .readout >> nth=0")
@@ -256,9 +247,9 @@ def test_every_view_fits_a_narrow_screen_in_dark_and_light(stage: Stage, scheme:
     stage.page.set_viewport_size({"width": 400, "height": 800})
     for view in VIEWS:
         stage.show(f"run/0/{view}")
-        until("content", lambda: "Loading" not in stage.text("#content") and stage.text("#content"))
+        until(lambda: "Loading" not in stage.text("#content") and stage.text("#content"), "content")
         if view == "timeline":
-            until("its events", lambda: stage.page.locator(".events td").count())
+            until(lambda: stage.page.locator(".events td").count(), "its events")
         assert stage.page.evaluate("document.documentElement.scrollWidth") <= 400, view
         stage.picture(f"{scheme}-narrow-{view}" if view != "timeline" else f"{scheme}-narrow")
     stage.page.set_viewport_size({"width": 1280, "height": 860})
@@ -288,8 +279,8 @@ def test_the_run_ends_and_is_read_without_writing_into_it(stage: Stage) -> None:
     stage.show("run/0/timeline")
     stage.until_text("finished", "#head")
     until(
-        "the end of the ledger",
         lambda: "trainer" in stage.text(".readout") and {"death", "end"} <= stage.events(),
+        "the end of the ledger",
     )
     stage.picture("finished-timeline")
     stage.show("run/0/curves")
@@ -311,7 +302,7 @@ def test_the_run_ends_and_is_read_without_writing_into_it(stage: Stage) -> None:
                     and state["verdict"] == "holds"
                 )
 
-            until("its ledger and its audit", ended)
+            until(ended, "its ledger and its audit")
             lanes = {lane["name"]: lane for lane in client.get("/api/runs/0/timeline").json()["lanes"]}
             engines = ["job-rollout-cpu-0", "job-rollout-cpu-1"]
             assert list(lanes) == ["trainer", *engines, "rewards", "evaluation"]
@@ -349,7 +340,7 @@ def test_a_browser_that_reconnects_is_told_what_to_do(stage: Stage) -> None:
     stage.ui = PageProcess(stage.run.output, "--port", port)
     stage.until_text("open the address that it printed", "#banner")
     stage.page.goto(stage.ui.url)
-    until("the page again", lambda: stage.text("#banner") == "" and "Reward" in stage.text("#content"))
+    until(lambda: stage.text("#banner") == "" and "Reward" in stage.text("#content"), "the page again")
 
 
 @pytest.mark.smoke

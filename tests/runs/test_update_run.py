@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from role_tasks import Roles
+from tests.waiting import in_time
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.config import JobConfig
@@ -85,7 +86,7 @@ async def test_every_token_s_log_probability_is_that_of_its_version(tmp_path):
     await roles.store.open()
     witness = asyncio.create_task(collect(roles, found))
     async with roles:
-        line = await asyncio.wait_for(roles.until(lambda m: m.finished), 200)
+        line = await in_time(roles.until(lambda m: m.finished))
         assert line.finished == "Succeeded"
     witness.cancel()
     weights = open_store("Files", uri=config.weights_uri)

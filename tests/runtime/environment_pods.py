@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nkeys import PREFIX_BYTE_ACCOUNT, encode_seed
+from tests.waiting import in_time, within
 
 from rljob_contract.samples import job_config
 from rljob_core import worker_protocol
@@ -79,7 +80,7 @@ class Pod:
         )
 
     async def is_ready(self) -> None:
-        async with asyncio.timeout(300):
+        async with within():
             while not self.ready.exists():
                 assert self.process.returncode is None
                 await asyncio.sleep(0.05)
@@ -87,7 +88,7 @@ class Pod:
     async def end(self, how: signal.Signals = signal.SIGKILL) -> int:
         if self.process.returncode is None:
             self.process.send_signal(how)
-        return await asyncio.wait_for(self.process.wait(), 120)
+        return await in_time(self.process.wait())
 
 
 class Pods:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -109,10 +108,3 @@ def keep(
         log.offer(one)
     log.close(60.0)
     assert log.counts.stored == len(answers), log.counts
-
-
-def until(what: str, done) -> None:
-    deadline = time.monotonic() + 300
-    while not done():
-        assert time.monotonic() < deadline, f"no {what} after a minute"
-        time.sleep(0.02)

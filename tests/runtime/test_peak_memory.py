@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from random_trajectories import trajectory
 from small_config import small_config
+from tests.waiting import until_async, within
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.config import JobConfig
@@ -81,9 +81,7 @@ def process(role: str, folder: Path, config: JobConfig, url: str) -> Iterator[in
 
 async def ready(folder: Path) -> None:
     """Wait until the process in that folder works."""
-    async with asyncio.timeout(SECONDS):
-        while not (folder / "ready").exists():  # noqa: ASYNC110  nothing tells
-            await asyncio.sleep(0.1)
+    await until_async((folder / "ready").exists)
 
 
 def resident(pid: int, field: str = "VmRSS") -> int:
@@ -95,7 +93,7 @@ def resident(pid: int, field: str = "VmRSS") -> int:
 
 async def scored(store: NatsStore, trajectory: str) -> None:
     """Wait until the trajectory has a score."""
-    async with asyncio.timeout(SECONDS):
+    async with within():
         async for messages in store.read(Channel.REWARDS):
             if any(f'"{trajectory}"'.encode() in message.data for message in messages):
                 return

@@ -12,6 +12,7 @@ import sys
 import psutil
 import pytest
 from obedient_environment import Place, client_of, said, start
+from tests.waiting import in_time, until_async
 
 from rljob_core.errors import EnvironmentFailed, ResourceMissing
 from rljob_core.ports import ModelTurn
@@ -33,9 +34,9 @@ def open_files() -> int:
 
 
 async def until_gone(process: int) -> None:
-    async with asyncio.timeout(300):
-        while psutil.pid_exists(process) and psutil.Process(process).status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await until_async(
+        lambda: not psutil.pid_exists(process) or psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+    )
 
 
 @pytest.mark.skipif(not _scopes(), reason="Landlock has scopes since Linux 6.12")
@@ -120,7 +121,7 @@ async def test_a_server_that_answers_nothing_is_lost_once_an_episode_has_waited_
         os.kill(place.pid, signal.SIGSTOP)
         call.cancel()
         with pytest.raises(EnvironmentFailed, match="did not answer"):
-            await asyncio.wait_for(asleep, 60)
+            await in_time(asleep)
         monkeypatch.setattr(link_module, "_GRACE", 60.0)
         assert await said(client, "end") is None
     finally:

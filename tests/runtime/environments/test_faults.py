@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from obedient_environment import Place, client_of, said, start
+from tests.waiting import until_async
 from user_modules import user_module
 
 from rljob_core.errors import EnvironmentFailed, ResourceMissing, SpecError
@@ -86,9 +87,7 @@ async def test_a_call_that_hangs_is_ended_and_a_closed_episode_leaves_no_process
         call.cancel()
         waiting.close()
         # The server, its fork server and resource tracker; and of the episodes none.
-        async with asyncio.timeout(300):
-            while len(psutil.Process().children(recursive=True)) > before + 3:  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+        await until_async(lambda: len(psutil.Process().children(recursive=True)) <= before + 3)
     finally:
         await client.close()
 

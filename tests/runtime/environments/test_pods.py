@@ -9,13 +9,14 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from environment_pods import Pods, config_of, write_keys
 from obedient_environment import start
+from tests.waiting import in_time, until_async, within
 
 from rljob_core import worker_protocol
 from rljob_core.errors import EnvironmentFailed
@@ -45,15 +46,9 @@ async def worker(pods: Pods) -> AsyncIterator[EnvironmentReplicas]:
 
 
 async def opened(worker: EnvironmentReplicas) -> EpisodePlayer:
-    async with asyncio.timeout(300):
+    async with within():
         await worker.available()
         return await worker.open(start())
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(300):
-        while not holds():  # noqa: ASYNC110  anything may make it hold
-            await asyncio.sleep(0.05)
 
 
 def turn(text: str) -> ModelTurn:
@@ -92,7 +87,7 @@ async def test_episodes_are_spread_and_a_killed_pod_costs_its_own(
 ) -> None:
     killed, left = await pods.add(), await pods.add()
     await opened(worker)
-    await until(lambda: len(worker._open_links()) == 2)
+    await until_async(lambda: len(worker._open_links()) == 2)
     players = [await opened(worker) for _ in range(5)]
     by_pod = {address: link.episodes for address, link in worker._links.items()}
     assert by_pod == {killed.address: 3, left.address: 3}
@@ -100,7 +95,7 @@ async def test_episodes_are_spread_and_a_killed_pod_costs_its_own(
     await asyncio.sleep(0.2)
     pods.listed.discard(killed.address)
     await killed.end()
-    await until(lambda: sum(task.done() for task in waiting) >= 2)
+    await until_async(lambda: sum(task.done() for task in waiting) >= 2)
     lost = [task.exception() for task in waiting if task.done()]
     assert 2 <= len(lost) <= 3
     assert all(isinstance(error, EnvironmentFailed) and error.reason == "EnvironmentLost" for error in lost)
@@ -112,7 +107,7 @@ async def test_episodes_are_spread_and_a_killed_pod_costs_its_own(
     assert await player.score(truncated=False) == 0.25
     # It comes back, at the same address.
     again = await pods.add()
-    await until(lambda: again.address in worker._links)
+    await until_async(lambda: again.address in worker._links)
 
 
 async def test_episodes_wait_while_there_is_no_pod(pods: Pods, worker: EnvironmentReplicas) -> None:
@@ -123,7 +118,7 @@ async def test_episodes_wait_while_there_is_no_pod(pods: Pods, worker: Environme
         await worker.open(start())
     assert not failed.value.blamed
     await pods.add()
-    await asyncio.wait_for(waiting, 60)
+    await in_time(waiting)
 
 
 async def test_a_pod_that_drains_plays_its_episodes_to_their_end_and_opens_no_more(
@@ -133,7 +128,7 @@ async def test_a_pod_that_drains_plays_its_episodes_to_their_end_and_opens_no_mo
     player = await opened(worker)
     (link,) = worker._links.values()
     first.process.send_signal(signal.SIGTERM)
-    await until(lambda: link.draining)
+    await until_async(lambda: link.draining)
     assert not first.ready.exists()
     with pytest.raises(EnvironmentFailed, match="EnvironmentDraining") as failed:
         await link.open(start())
@@ -145,7 +140,7 @@ async def test_a_pod_that_drains_plays_its_episodes_to_their_end_and_opens_no_mo
     assert first.process.returncode is None
     assert await player.score(truncated=False) == 0.25
     player.close()
-    assert await asyncio.wait_for(first.process.wait(), 120) == 0
+    assert await in_time(first.process.wait()) == 0
     assert await other.score(truncated=False) == 0.25
 
 
@@ -156,9 +151,9 @@ async def test_an_episode_that_a_draining_pod_refuses_is_opened_by_another(
     player = await opened(worker)  # which keeps it from ending
     (link,) = worker._links.values()
     draining.process.send_signal(signal.SIGTERM)
-    await until(lambda: link.draining)
+    await until_async(lambda: link.draining)
     await pods.add()
-    await until(lambda: len(worker._links) == 2)
+    await until_async(lambda: len(worker._links) == 2)
     link.draining = False  # as if its word had not come yet
     link.episodes = -1
     assert await (await opened(worker)).score(truncated=False) == 0.25
@@ -181,7 +176,7 @@ async def refusal(
     except OSError as error:
         return type(error).__name__
     try:
-        async with asyncio.timeout(300):
+        async with within():
             writer.write(harmful)
             await read_frame(reader, 64)
     except (OSError, asyncio.IncompleteReadError, ValueError) as error:
@@ -195,7 +190,7 @@ async def refusal(
 async def rest_of(reader: asyncio.StreamReader) -> bytes:
     """What comes until the other end closes the connection."""
     found = bytearray()
-    async with asyncio.timeout(300):
+    async with within():
         try:
             while data := await reader.read(65536):
                 found += data
@@ -239,7 +234,7 @@ async def test_nobody_without_the_workers_key_is_read(
         *pod.address, ssl=known, server_hostname=worker_protocol.ENVIRONMENT_HOST
     )
     writer.write(frame(pickled(Harm(pods._folder / "harmed"))))
-    await until((pods._folder / "harmed").exists)
+    await until_async((pods._folder / "harmed").exists)
     writer.transport.abort()
     await asyncio.sleep(0.1)
 
@@ -359,7 +354,7 @@ async def test_a_pod_whose_image_has_no_such_environment_is_never_ready(pods: Po
 async def test_a_server_says_again_and_again_that_it_is_alive(pods: Pods) -> None:
     pod = await pods.add()
     os.utime(pod.ready, (0.0, 0.0))
-    await until(lambda: pod.ready.stat().st_mtime > 0.0)
+    await until_async(lambda: pod.ready.stat().st_mtime > 0.0)
     pod.process.send_signal(signal.SIGSTOP)
     os.utime(pod.ready, (0.0, 0.0))
     await asyncio.sleep(6.0)
@@ -375,7 +370,7 @@ async def test_a_worker_that_wants_another_environment_is_refused(
     pods.config = config_of(name.name, timeoutSeconds=60, options={"score": 0.75})
     worker = pods.worker()
     await worker.start()
-    await until(lambda: "this pod plays" in caplog.text)
+    await until_async(lambda: "this pod plays" in caplog.text)
     await worker.close()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Iterator
@@ -15,6 +14,7 @@ import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from pydantic import TypeAdapter
 from random_trajectories import trajectory
+from tests.waiting import within
 
 from rljob_core.actions import StoredProgress
 from rljob_core.job_state import snapshot
@@ -68,7 +68,7 @@ def memory_below(limit: int) -> Iterator[None]:
 
 async def first_of(trajectories: TrajectoryStore) -> str:
     """The first trajectory whose summary can be read."""
-    async with asyncio.timeout(SECONDS):
+    async with within():
         reader = trajectories.summaries()
         async for found in reader:
             (one, *_) = found
@@ -80,7 +80,7 @@ async def first_of(trajectories: TrajectoryStore) -> str:
 
 async def taken(queue: TrajectoryQueue) -> list[str]:
     """The trajectories of the first fetch that has any that decode; all before are acknowledged."""
-    async with asyncio.timeout(SECONDS):
+    async with within():
         while True:
             fetched = await queue.fetch(messages=10, timeout=5)
             for delivery in fetched:
@@ -143,7 +143,7 @@ async def test_the_largest_payloads_together_wait_for_their_reader(store: NatsSt
     await trajectories.put(made)
     queue = await trajectories.queue("reward")
     found = []
-    async with asyncio.timeout(SECONDS):
+    async with within():
         while len(found) < len(made):
             fetched = await queue.fetch(messages=64, timeout=5)
             assert sum(delivery.size for delivery in fetched) < 80 << 20

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import pytest
 from nats import errors
+from tests.waiting import within
 
 from rljob_runtime.messaging.nats.client import EagerClient, Received, parse_headers
 
@@ -101,7 +102,7 @@ async def test_messages_come_whole_however_they_are_cut(serve, largest: int) -> 
     client = await connected(await serve(script))
     found: list[Received] = []
     await client.listen("subject.*", found.append)
-    async with asyncio.timeout(300):
+    async with within():
         await pongs.wait()
     assert [(m.subject, m.reply, m.data, m.headers) for m in found] == EXPECTED
     await client.close()
@@ -191,7 +192,7 @@ async def test_what_is_forgotten_is_heard_no_more(serve) -> None:
 
     client = await connected(await serve(script))
     subscription = await client.listen("a", handler)
-    async with asyncio.timeout(300):
+    async with within():
         await arrived.wait()
         await client.forget(subscription)
         await done.wait()

@@ -10,6 +10,7 @@ import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from message_stores import ADAPTERS, Connect, clients
 from random_trajectories import trajectory
+from tests.waiting import within
 
 from rljob_core.errors import StoreFull
 from rljob_core.ports import Channel, MessageStore
@@ -41,7 +42,7 @@ def equal(one: Trajectory | None, other: Trajectory) -> bool:
 
 async def located(store: TrajectoryStore, count: int, start: int = 1) -> list[LocatedSummary]:
     found: list[LocatedSummary] = []
-    async with asyncio.timeout(300):
+    async with within():
         reader = store.summaries(start)
         async for some in reader:
             found += some
@@ -261,7 +262,7 @@ async def test_a_queue_gives_trajectories_says_which_are_lost_and_ends_what_is_u
     (again,) = await queue.fetch(messages=10, timeout=60)
     assert again.delivery.deliveries == 2
     await again.ack()
-    async with asyncio.timeout(300):
+    async with within():
         while await store.unacknowledged(Channel.TRAJECTORIES, "reward"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)  # an acknowledgement has no answer
     assert len(dead_letters) == 3

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import in_time
 
 from rljob_core.config import JobConfig
 from rljob_core.spec import PipelineSpec, RLJobSpec
@@ -86,7 +87,7 @@ async def test_a_coordinator_is_told_of_every_field_once(volume: Volume) -> None
     changes = spec_changes(volume.config, began)
 
     async def following() -> RLJobSpec:
-        return await asyncio.wait_for(anext(changes), 20)
+        return await in_time(anext(changes))
 
     volume.write(text(bound(1), backoffLimit=7))
     first = await following()
@@ -104,7 +105,7 @@ async def test_a_coordinator_is_told_which_sites_are_lost(tmp_path: Path) -> Non
     changes = lost_sites(tmp_path / "config.json")
 
     async def following() -> tuple[str, ...]:
-        return await asyncio.wait_for(anext(changes), 60)
+        return await in_time(anext(changes))
 
     assert await following() == ("east",)
     file.write_text("[")  # it is being replaced
@@ -125,12 +126,12 @@ async def test_a_swapped_link_is_noticed_and_the_same_content_is_not_reported(
     await asyncio.sleep(1.2)
     assert seen.empty()
     volume.write(text(bound(3)))
-    assert (await asyncio.wait_for(seen.get(), 20)).max_staleness == 3
+    assert (await in_time(seen.get())).max_staleness == 3
     volume.write(text(bound(3), steps=7))
     volume.write(text({"mode": "Synchronous"}))
-    assert (await asyncio.wait_for(seen.get(), 20)).mode == "Synchronous"
+    assert (await in_time(seen.get())).mode == "Synchronous"
     volume.write(text(bound(1)))  # back again is a change as well
-    assert (await asyncio.wait_for(seen.get(), 20)).max_staleness == 1
+    assert (await in_time(seen.get())).max_staleness == 1
     assert seen.empty()
 
 
@@ -155,4 +156,4 @@ async def test_what_is_not_whole_is_passed_over(
     if between == "gone":
         volume.config.symlink_to("..data/config.json")
     volume.write(new)
-    assert (await asyncio.wait_for(seen.get(), 20)).max_staleness == 2
+    assert (await in_time(seen.get())).max_staleness == 2

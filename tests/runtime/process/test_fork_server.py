@@ -8,13 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import psutil
 import pytest
+from tests.waiting import until
 
 from rljob_core import worker_protocol
 
@@ -180,10 +180,7 @@ while not pathlib.Path({str(go)!r}).exists():
     (server.folder / "first_ahead.py").write_text(waits)
     (server.folder / "second_ahead.py").write_text("")
     server.tell(modules=["first_ahead", "missing_ahead", "second_ahead"])
-    deadline = time.monotonic() + PATIENCE
-    while not begun.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(begun.exists)
     role = "import sys; print([name for name in ('first_ahead', 'second_ahead') if name in sys.modules])"
     server.ask(1, role)
     go.touch()

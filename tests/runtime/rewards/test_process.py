@@ -21,6 +21,7 @@ import psutil
 import pytest
 import xxhash
 from e2e.harness.nats_server import EmbeddedServer
+from tests.waiting import until, until_async, within
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from user_modules import user_module
 
@@ -479,10 +480,7 @@ async def test_a_pool_whose_idle_processes_were_killed_continues() -> None:
         assert not (await pool.score(ScoringJob(0, False, "1"))).error
     finally:
         await pool.close()
-    deadline = time.monotonic() + 300
-    while _pool_processes():
-        assert time.monotonic() < deadline, "a process outlived its pool"
-        await asyncio.sleep(0.05)
+    await until_async(lambda: not _pool_processes(), "end of the pool's processes")
 
 
 async def test_a_pool_whose_idle_processes_take_no_answer_continues(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -493,7 +491,7 @@ async def test_a_pool_whose_idle_processes_take_no_answer_continues(monkeypatch:
         await pool.start()
         for process in _pool_processes():
             process.suspend()
-        async with asyncio.timeout(600):  # it waits three times as long as a start takes
+        async with within(600):  # it waits three times as long as a start takes
             assert not (await pool.score(ScoringJob(0, False, "1"))).error
     finally:
         await pool.close()
@@ -636,10 +634,7 @@ def test_nothing_outlives_a_reward_process_that_is_killed(tmp_path: Path, module
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait()
         parent.stdout.close()
-    deadline = time.monotonic() + 300
-    while any(_alive(process) for process in family):
-        assert time.monotonic() < deadline, "a process outlived the reward worker"
-        time.sleep(0.05)
+    until(lambda: not any(map(_alive, family)), "end of the reward worker's processes")
 
 
 def _alive(process: psutil.Process) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import within
 from user_modules import user_module
 
 from rljob_contract.samples import job_config
@@ -91,7 +92,7 @@ def config_of(*functions: str, **reward: Any) -> JobConfig:
 
 
 async def outcomes(scorer: Scorer, *completions: str) -> list[ScoringOutcome]:
-    async with asyncio.timeout(300):
+    async with within():
         return await asyncio.gather(*(scorer.score(ScoringJob(0, False, text)) for text in completions))
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from pathlib import Path
 
 from role_tasks import Roles
+from tests.waiting import in_time
 
 from rljob_core.config import JobConfig
 from rljob_core.ports import Channel, WeightStore
@@ -22,9 +22,6 @@ from rljob_core.spec import RLJobSpec
 from rljob_runtime.messaging.ledger import CHAIN_DIGEST, CLAIM, RECORDS
 from rljob_runtime.messaging.memory.store import MemoryStore
 from rljob_runtime.weights.create import open_store
-
-SECONDS = 300.0
-"""After which a test that waits for something gives up: a job's, on a machine that has much else to do."""
 
 
 def job(
@@ -110,5 +107,5 @@ async def check_testimony(store: MemoryStore, weights: WeightStore) -> None:
 
 
 async def finish(roles: Roles) -> None:
-    line = await asyncio.wait_for(roles.until(lambda m: m.finished), SECONDS)
+    line = await in_time(roles.until(lambda m: m.finished))
     assert line.finished == "Succeeded"

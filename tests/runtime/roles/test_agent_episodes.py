@@ -12,6 +12,7 @@ from episode_jobs import agent_episodes
 from role_jobs import SECONDS, check, finish, ledger
 from role_tasks import Roles
 from test_episodes import Recorded, Watched
+from tests.waiting import in_time
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.config import JobConfig
@@ -74,10 +75,10 @@ async def test_agents_are_trained_on_the_very_tokens_of_the_engine_though_one_di
         around_backend=lambda backend: Watched(backend, trained),
     ) as roles:
         finished = asyncio.create_task(finish(roles))
-        await asyncio.wait_for(roles.until(lambda line: line.version >= 1), 2 * SECONDS)
+        await in_time(roles.until(lambda line: line.version >= 1), 2 * SECONDS)
         await roles.kill("a-0")
         roles.rollout("a-1")
-        await asyncio.wait_for(finished, 4 * SECONDS)
+        await in_time(finished, 4 * SECONDS)
     await check(roles)
     tokenizer = Tokenizer(model)
     (end,) = tokenizer.stop_tokens

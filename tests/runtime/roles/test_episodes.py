@@ -12,6 +12,7 @@ import pytest
 from episode_jobs import ECHO, episodes
 from role_jobs import SECONDS, check, finish, ledger
 from role_tasks import Roles
+from tests.waiting import in_time
 from user_modules import user_module
 
 from rljob_contract.tiny_models import tiny_model
@@ -100,7 +101,7 @@ async def test_an_episode_is_of_one_version_where_new_weights_restart(
     config = episodes(tmp_path, model, user_module(tmp_path, monkeypatch, ECHO), inflight="Restart")
     trained: list[TrainingSample] = []
     async with Roles(config, model, around_backend=lambda backend: Watched(backend, trained)) as roles:
-        await asyncio.wait_for(finish(roles), 2 * SECONDS)
+        await in_time(finish(roles), 2 * SECONDS)
     await check(roles)
     spans = {(s.trajectory.span.min, s.trajectory.span.max) for s in trained}
     assert all(low == high for low, high in spans), spans
@@ -123,10 +124,10 @@ async def test_episodes_are_trained_once_though_engines_die_and_prompts_have_no_
     ) as roles:
         finished = asyncio.create_task(finish(roles))
         for version, pod in ((1, "a-0"), (2, "a-1"), (3, "a-2")):
-            await asyncio.wait_for(roles.until(lambda line, v=version: line.version >= v), SECONDS)
+            await in_time(roles.until(lambda line, v=version: line.version >= v))
             await roles.kill(pod)
             roles.rollout(f"a-{version + 1}")
-        await asyncio.wait_for(finished, 3 * SECONDS)
+        await in_time(finished, 3 * SECONDS)
     await check(roles)
     tokenizer = Tokenizer(model)
     for sample in trained:
@@ -166,7 +167,7 @@ async def test_others_are_generated_while_episodes_wait_for_their_environment(
 
     async with Roles(config, model) as roles, asyncio.TaskGroup() as tasks:
         listening = tasks.create_task(listen(roles))
-        await asyncio.wait_for(finish(roles), 2 * SECONDS)
+        await in_time(finish(roles), 2 * SECONDS)
         listening.cancel()
     await check(roles)
     assert max(signal.held for signal in signals) > 3

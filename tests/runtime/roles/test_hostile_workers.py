@@ -13,6 +13,7 @@ import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from role_jobs import SECONDS
 from small_config import small_config
+from tests.waiting import in_time, within
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import StoreFull
@@ -128,7 +129,7 @@ async def job(
     running = asyncio.create_task(
         Coordinator(config, its, weights, lambda prompt, _: str(prompt), instance="c1").run(ready.set)
     )
-    await asyncio.wait_for(ready.wait(), SECONDS)
+    await in_time(ready.wait())
     yield mine, running
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -149,7 +150,7 @@ async def test_a_bucket_of_signals_that_was_filled_is_emptied_and_the_job_goes_o
             engine = f"made-up-{number}.1"
             value = altered(SIGNAL, engine=engine) if decodes else b"?"
             await store.put_signal(f"engine.{engine}", value + b" " * 20_000)
-    async with asyncio.timeout(SECONDS):
+    async with within():
         while "the bucket of signals is full" not in caplog.text:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         async for key, value in store.watch_signals():  # its own heartbeats go on
@@ -192,7 +193,7 @@ async def test_it_is_refused_and_the_coordinator_goes_on(
     for key, value in SIGNALS:
         await store.put_signal(key, value)
     await answer(store, coordinator, 2)
-    async with asyncio.timeout(SECONDS):
+    async with within():
         while (await store.depths())[Channel.EVENTS]:  # noqa: ASYNC110  nothing tells
             await asyncio.sleep(0.05)
     after = [record for batch in await ledger(store) for record in batch.records]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from tests.waiting import in_time
 from world import job_config
 
 from rljob_core.actions import LengthsPredicted, PredictLengths
@@ -59,7 +60,7 @@ class Answers:
 
     async def ask(self, *prompts: int, learnt: Any = ()) -> LengthsPredicted:
         await self.asks.ask(PredictLengths(prompts, tuple(learnt)))
-        return await asyncio.wait_for(self.seen.get(), 30)
+        return await in_time(self.seen.get())
 
 
 async def test_the_ranker_s_estimates_count_once_it_has_ordered_groups_well(

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import numpy as np
 from e2e.harness.nats_server import EmbeddedServer
-from role_jobs import SECONDS
+from tests.waiting import in_time
 from world import World, job_config
 
 from rljob_cli.audit import audit
@@ -38,12 +38,12 @@ async def test_a_step_that_names_a_lost_part_of_the_ledger_is_restored(
     coordinator = Coordinator(config, its, weights, lambda prompt, _: str(prompt), instance="c2")
     running = asyncio.create_task(coordinator.run(ready.set))
     try:
-        await asyncio.wait_for(ready.wait(), SECONDS)
+        await in_time(ready.wait())
         tensors = [("w", np.zeros(1, np.float32))]
         manifest = weights.write(version=1, parent="", proposal=proposal, key=proposal.key, tensors=tensors)
         proposal = replace(proposal, manifest=manifest.digest)
         await publish_event(store, StepProposed(proposal, StepStats()))
-        commit = await asyncio.wait_for(recorded(store), SECONDS)
+        commit = await in_time(recorded(store))
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

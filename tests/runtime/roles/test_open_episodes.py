@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from episode_jobs import ECHO, episodes
+from tests.waiting import in_time, until_async
 from user_modules import user_module
 
 from rljob_contract.tiny_models import tiny_model
@@ -162,9 +163,7 @@ async def test_all_open_episodes_are_given_back_and_a_response_that_comes_late_i
     async with instance(config, model) as made, asyncio.TaskGroup() as tasks:
         for number in range(3):
             made.begin(work(number), tasks)
-        async with asyncio.timeout(300):
-            while len(made.assignments.running) < 3:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until_async(lambda: len(made.assignments.running) >= 3)
         later = set(made.assignments.running)
         assert later == {f"g{number}.0@1/2" for number in range(3)}
         restarted = asyncio.create_task(made.episodes.restart(since=None))
@@ -216,7 +215,7 @@ async def test_a_worker_that_is_to_end_does_not_wait_until_its_environment_has_l
     starting = asyncio.create_task(made.episodes.start(stop))
     await asyncio.sleep(0.2)
     stop.set()
-    assert not await asyncio.wait_for(starting, 60)
+    assert not await in_time(starting)
     await made.episodes.close()
 
 
@@ -249,9 +248,7 @@ async def test_revoked_weights_give_back_open_episodes_and_first_responses_of_an
         ]
         revoking = VersionAnnounced(1, 1, None, "another version 1")
         await made.store.publish(Channel.VERSIONS, "policy", VERSION_ANNOUNCED.dump_json(revoking))
-        async with asyncio.timeout(300):
-            while not made.store.ended:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until_async(lambda: made.store.ended)
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)

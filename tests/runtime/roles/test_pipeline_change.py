@@ -13,6 +13,7 @@ import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from role_jobs import SECONDS, finish, job, ledger
 from role_tasks import Roles
+from tests.waiting import in_time, within
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.actions import PipelineChanged, PipelineRefused
@@ -65,9 +66,9 @@ async def test_engines_and_coordinator_take_it_over_between_two_buffers(tmp_path
     # So slow that swaps find something running, however slow all else is.
     config.spec.rollout.engine.options["stepSeconds"] = 0.02
     async with Roles(config, model) as roles:
-        await asyncio.wait_for(roles.until(lambda m: m.version >= 4), SECONDS)
+        await in_time(roles.until(lambda m: m.version >= 4))
         roles.change(bounded(3, inflight="Restart"))
-        await asyncio.wait_for(roles.until(lambda m: m.version >= 14), SECONDS)
+        await in_time(roles.until(lambda m: m.version >= 14))
         roles.change(pipeline(mode="Streaming"))
         await finish(roles)
     records = await ledger(roles.store)
@@ -103,10 +104,10 @@ async def test_the_rest_of_a_changed_spec_is_recorded_also_while_its_pipeline_ha
     await full.open()
     ready = asyncio.Event()
     task = asyncio.create_task(coordinator.run(ready.set))
-    await asyncio.wait_for(ready.wait(), SECONDS)
+    await in_time(ready.wait())
     full.refuses = True
     wanted.put_nowait(longer(config, pipeline=bounded(9), backoff_limit=7).spec)
-    async with asyncio.timeout(SECONDS):
+    async with within():
         while not (said := [r.spec for r in await ledger(store) if isinstance(r, SpecInForce)][1:]):  # noqa: ASYNC110  nothing tells
             await asyncio.sleep(0.05)
     assert [(spec["backoffLimit"], spec["pipeline"]["maxStaleness"]) for spec in said] == [(7, 1)]
@@ -171,11 +172,11 @@ async def test_a_wider_bound_is_reported_once_there_is_room_and_refused_while_th
     task = asyncio.create_task(apply_changes(store, config, coming(), stated.put_nowait))
     before = await limit()
     changes.put_nowait(bounded(2))
-    assert await asyncio.wait_for(stated.get(), SECONDS) == PipelineChanged(bounded(2))
+    assert await in_time(stated.get()) == PipelineChanged(bounded(2))
     grown = await limit()
     assert grown == trajectory_stream_bytes(longer(config, pipeline=bounded(2)).spec) > before
     changes.put_nowait(bounded(64))
-    refused = await asyncio.wait_for(stated.get(), SECONDS)
+    refused = await in_time(stated.get())
     assert isinstance(refused, PipelineRefused)
     assert "maxStaleness 64" in refused.reason
     assert "lower spec.pipeline.maxStaleness" in refused.reason
@@ -183,7 +184,7 @@ async def test_a_wider_bound_is_reported_once_there_is_room_and_refused_while_th
     changes.put_nowait(
         pipeline(mode="Streaming")
     )  # another change does not wait for the one that was refused
-    assert await asyncio.wait_for(stated.get(), SECONDS) == PipelineChanged(pipeline(mode="Streaming"))
+    assert await in_time(stated.get()) == PipelineChanged(pipeline(mode="Streaming"))
     assert await limit() == grown, "what is stored may be as much as it was allowed to be"
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -11,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from role_jobs import SECONDS, job, ledger
+from role_jobs import job, ledger
 from role_tasks import Roles
+from tests.waiting import in_time
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import JobFailed, NotFinite
@@ -101,7 +101,7 @@ async def test_nothing_of_it_is_committed(
     config = job(tmp_path, model, mode="Synchronous", micro_batch_tokens=20)
     async with Roles(config, model, around_backend=kind) as roles:
         with pytest.raises(JobFailed, match=words) as caught:
-            await asyncio.wait_for(roles.tasks["trainer"], SECONDS)
+            await in_time(roles.tasks["trainer"])
         commits = [r.version for r in await ledger(roles.store) if isinstance(r, StepCommitted)]
     assert commits == [1, 2]
     weights = open_store("Files", uri=config.weights_uri)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from role_jobs import SECONDS, check, finish, job, ledger
+from role_jobs import check, finish, job, ledger
 from role_tasks import Roles
+from tests.waiting import in_time
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.config import JobConfig
@@ -60,7 +61,7 @@ async def finish_while(asking: Coroutine[Any, Any, None], roles: Roles) -> None:
     """The job runs to its end while engines are asked to release."""
     task = asyncio.create_task(asking)
     try:
-        await asyncio.wait_for(finish(roles), SECONDS)
+        await in_time(finish(roles))
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -8,8 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from role_jobs import SECONDS, check, finish, job, ledger
+from role_jobs import check, finish, job, ledger
 from role_tasks import Corrupting, Forgetful, Repeating, Roles, Slow
+from tests.waiting import in_time, within
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.ports import Channel
@@ -41,10 +42,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 async def test_a_job_runs_to_its_end(tmp_path, model, pipeline):
     async with Roles(job(tmp_path, model, **pipeline), model) as roles:
-        line = await asyncio.wait_for(roles.until(lambda m: m.finished), SECONDS)
+        line = await in_time(roles.until(lambda m: m.finished))
         assert line.finished == "Succeeded"
         assert line.trajectories["consumed"] == 48
-        await asyncio.wait_for(roles.tasks["trainer"], SECONDS)
+        await in_time(roles.tasks["trainer"])
     await check(roles)
 
 
@@ -62,7 +63,7 @@ async def test_old_weights_go_and_their_manifests_stay(tmp_path, model):
 @pytest.mark.parametrize("victim", ["coordinator", "trainer", "reward", "a-0"])
 async def test_a_job_survives_the_death_of_a_role(tmp_path, model, victim):
     async with Roles(job(tmp_path, model, mode="BoundedAsync", maxStaleness=1), model) as roles:
-        await asyncio.wait_for(roles.until(lambda m: m.version >= 2), SECONDS)
+        await in_time(roles.until(lambda m: m.version >= 2))
         await roles.kill(victim)
         match victim:
             case "coordinator":
@@ -73,7 +74,7 @@ async def test_a_job_survives_the_death_of_a_role(tmp_path, model, victim):
                 roles.reward()
             case _:
                 roles.rollout(victim)
-        line = await asyncio.wait_for(roles.until(lambda m: m.finished), SECONDS)
+        line = await in_time(roles.until(lambda m: m.finished))
         assert line.finished == "Succeeded"
     await check(roles)
 
@@ -97,7 +98,7 @@ async def test_what_no_reward_worker_writes_costs_an_attempt_at_most(tmp_path, m
     async with Roles(job(tmp_path, model, mode="BoundedAsync", maxStaleness=1), model) as roles:
         for data in messages:
             await roles.store.publish(Channel.REWARDS, "results", data)
-        await asyncio.wait_for(roles.until(lambda m: m.version >= 2), SECONDS)
+        await in_time(roles.until(lambda m: m.version >= 2))
         for data in messages:
             await roles.store.publish(Channel.REWARDS, "results", data)
         await finish(roles)
@@ -120,7 +121,7 @@ async def test_a_trainer_that_dies_over_the_last_checkpoint_is_followed_by_one_t
     config, begun, loop = job(tmp_path, model, mode="Streaming"), asyncio.Event(), asyncio.get_running_loop()
     slow = Slow(config, model, version=6, begun=lambda: loop.call_soon_threadsafe(begun.set))
     async with Roles(config, model, checkpoints=slow) as roles:
-        await asyncio.wait_for(begun.wait(), SECONDS)
+        await in_time(begun.wait())
         await roles.kill("trainer")
         slow.killed.set()
         roles.trainer()
@@ -133,7 +134,7 @@ async def test_a_trainer_that_dies_over_the_last_checkpoint_is_followed_by_one_t
 async def test_a_trainer_continues_without_a_checkpoint_and_the_user_learns_of_it(tmp_path, model, lost):
     config = job(tmp_path, model, every_steps=1, mode="Streaming")
     async with Roles(config, model) as roles:
-        await asyncio.wait_for(roles.until(lambda m: m.version >= 3), SECONDS)
+        await in_time(roles.until(lambda m: m.version >= 3))
         await roles.kill("trainer")
         while await roles.store.unacknowledged(Channel.EVENTS, "coordinator"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)  # what it had said of a newer one is in the ledger then
@@ -183,5 +184,5 @@ async def test_an_engine_that_is_stopped_before_there_are_weights_ends(tmp_path,
         await asyncio.sleep(0.05)  # nobody has announced a version
         assert not roles.tasks["early"].done()
         roles.stop.set()
-        async with asyncio.timeout(SECONDS):
+        async with within():
             await roles.tasks["early"]

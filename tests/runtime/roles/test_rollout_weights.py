@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from role_jobs import SECONDS, check, finish, job
+from role_jobs import check, finish, job
 from role_tasks import Roles
+from tests.waiting import in_time
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import RLJobError, StoreUnavailable, WeightsRejected
@@ -75,18 +76,16 @@ async def test_an_engine_stays_on_its_version_and_catches_up(
     stores = {pod: Troubled(config.weights_uri) for pod in ("a-0", "a-1")}
     stores["a-0"].trouble, stores["a-0"].from_version = trouble, 2
     async with Roles(config, model, weights=stores.__getitem__) as roles:
-        stuck = await asyncio.wait_for(signals(roles, "a-0", lambda s: bool(s.stuck)), SECONDS)
+        stuck = await in_time(signals(roles, "a-0", lambda s: bool(s.stuck)))
         assert stuck.stuck.endswith(f": {trouble}")
         assert (stuck.version, stuck.draining) == (1, draining) or stuck.version == 0
         # The other one's work goes on, and takes over what waited here.
-        await asyncio.wait_for(roles.until(lambda m: m.version >= 4), SECONDS)
+        await in_time(roles.until(lambda m: m.version >= 4))
         stores["a-0"].refused.clear()
-        await asyncio.wait_for(stores["a-0"].refused.wait(), SECONDS)  # a second apart; steps may be faster
+        await in_time(stores["a-0"].refused.wait())  # a second apart; steps may be faster
         assert stores["a-0"].asked > 1
         stores["a-0"].trouble = None
-        well = await asyncio.wait_for(
-            signals(roles, "a-0", lambda s: not s.stuck and s.version >= 4), SECONDS
-        )
+        well = await in_time(signals(roles, "a-0", lambda s: not s.stuck and s.version >= 4))
         assert not well.draining
         assert [swap.version for swap in well.swaps] == sorted({swap.version for swap in well.swaps})
         assert well.swaps[-1].version == well.version
@@ -103,7 +102,7 @@ async def test_no_engine_can_reach_the_store_for_a_while(tmp_path: Path, model: 
         store.trouble = StoreUnavailable("no route")
     async with Roles(config, model, weights=stores.__getitem__) as roles:
         # Versions up to the bound need nothing newer than the initial model.
-        await asyncio.wait_for(roles.until(lambda m: m.version >= 3), SECONDS)
+        await in_time(roles.until(lambda m: m.version >= 3))
         versions = [await signals(roles, pod, lambda s: bool(s.stuck)) for pod in stores]
         assert [s.version for s in versions] == [0, 0]
         assert not [task for name, task in roles.tasks.items() if task.done()]
@@ -122,13 +121,13 @@ async def test_an_engine_is_not_ready_before_it_has_weights(tmp_path: Path, mode
         "a-2": late,
     }
     async with Roles(config, model, weights=stores.__getitem__) as roles:
-        await asyncio.wait_for(roles.until(lambda m: m.version >= 1), SECONDS)
+        await in_time(roles.until(lambda m: m.version >= 1))
         late.trouble = StoreUnavailable("no route")
         ready = asyncio.Event()
         roles.rollout("a-2", ready=ready.set)
-        await asyncio.wait_for(late.refused.wait(), SECONDS)
+        await in_time(late.refused.wait())
         assert not ready.is_set()
         late.trouble = None
-        await asyncio.wait_for(ready.wait(), SECONDS)
+        await in_time(ready.wait())
         await finish(roles)
     await check(roles)

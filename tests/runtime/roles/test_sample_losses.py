@@ -6,9 +6,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from role_jobs import SECONDS, check, finish, job
+from role_jobs import check, finish, job
 from role_tasks import Roles
 from sample_answers import answer, sample_log
+from tests.waiting import in_time
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
@@ -35,7 +36,7 @@ async def test_a_place_that_takes_nothing_costs_samples_only(
     place = tmp_path / "file" / "samples"
     config = job(tmp_path, model, mode="BoundedAsync", maxStaleness=1)
     async with Roles(config.model_copy(update={"samples_uri": str(place)}), model) as roles:
-        line = await asyncio.wait_for(roles.until(lambda m: m.samples_lost), SECONDS)
+        line = await in_time(roles.until(lambda m: m.samples_lost))
         assert line.samples_lost.startswith("reward cannot store samples (0 are lost), training continues: ")
         assert str(place) in line.samples_lost
         await finish(roles)

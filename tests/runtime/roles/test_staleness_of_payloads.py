@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from role_jobs import SECONDS, job, ledger
+from role_jobs import job, ledger
 from role_tasks import Roles
+from tests.waiting import in_time
 
 from rljob_contract.samples import random_samples
 from rljob_contract.tiny_models import tiny_model
@@ -55,5 +55,5 @@ async def test_a_trainer_ends_whose_coordinator_sends_what_is_past_the_bound(
     model = tiny_model(tmp_path / "model")
     async with Roles(job(tmp_path, model), model) as roles:
         with pytest.raises(StalenessExceeded, match="staleness 0 exceeds the bound -1"):
-            await asyncio.wait_for(roles.tasks["trainer"], SECONDS)
+            await in_time(roles.tasks["trainer"])
         assert not [r for r in await ledger(roles.store) if isinstance(r, StepCommitted)]

@@ -19,6 +19,7 @@ import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from installed import install
 from sample_answers import answer, keep
+from tests.waiting import TookTooLong, patience
 
 from rljob_core.config import JobConfig
 from rljob_core.messages import STEP_METRICS, StepMetrics, StepStats
@@ -146,9 +147,10 @@ class TrackerProcess:
         return [row["sequence"] for row in self.rows() if "sequence" in row]
 
     def until(self, done: Callable[[], bool]) -> None:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + patience(PATIENCE)
         while not done():
-            assert time.monotonic() < end, (self.rows(), (self.folder / "log").read_text())
+            if time.monotonic() > end:
+                raise TookTooLong(f"{self.rows()} {(self.folder / 'log').read_text()}")
             assert self.process is not None
             assert self.process.poll() is None, (self.folder / "log").read_text()
             time.sleep(0.05)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
-from role_jobs import SECONDS, job
+from role_jobs import job
 from role_tasks import Roles
+from tests.waiting import in_time
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.config import JobConfig
@@ -38,7 +38,7 @@ async def test_it_waits_between_steps_too(tmp_path: Path) -> None:
         return bool(line.finished)
 
     async with Roles(config, model) as roles:
-        await asyncio.wait_for(roles.until(ended), SECONDS)
+        await in_time(roles.until(ended))
     waited = [line.stats.seconds_waiting for line in lines if line.stats is not None]
     assert len(waited) == 6
     assert min(waited) >= ANSWER_SECONDS / 2  # the trainer begins to wait a little after its proposal

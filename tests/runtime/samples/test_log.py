@@ -15,9 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sample_answers import answer, keep, sample_log, until
+from sample_answers import answer, keep, sample_log
 from tests.buckets import s3_bucket
 from tests.runtime.full_disk import files_of_at_most
+from tests.waiting import until
 
 from rljob_core.errors import StorageRefused
 from rljob_runtime.messaging.wire import decode, encode
@@ -69,10 +70,10 @@ def test_only_the_share_of_training_is_kept(tmp_path: Path) -> None:
 def test_a_file_grows_while_answers_come_and_is_never_seen_half(tmp_path: Path) -> None:
     log = sample_log(tmp_path)
     log.offer(answer("g0.0"))
-    until("first file", lambda: log.counts.stored == 1)
+    until(lambda: log.counts.stored == 1, "first file")
     reader = read(tmp_path)
     log.offer(answer("g1.0"))
-    until("second answer", lambda: log.counts.stored == 2)
+    until(lambda: log.counts.stored == 2, "second answer")
     assert reader.refresh()
     assert reader.page().total == 2
     assert len(list(tmp_path.iterdir())) == 1
@@ -98,7 +99,7 @@ def test_the_oldest_are_deleted_when_there_are_too_many(
     for number in range(200):
         log.offer(answer(f"g{number}.0", response=text[number:] + text[:number], at=float(number)))
         if number % 10 == 0:
-            until("room", lambda number=number: log.counts.stored > number)
+            until(lambda number=number: log.counts.stored > number, "room")
     log.close(120.0)
     assert log.counts.stored == 200
     size = sum(path.stat().st_size for path in tmp_path.iterdir())
@@ -135,10 +136,10 @@ def test_a_full_store_is_complained_about_once_and_samples_come_again(
     with caplog.at_level(logging.INFO):
         for number in range(5):
             log.offer(answer(f"g{number}.0"))
-            until("attempt", lambda number=number: place.writes > number)
+            until(lambda number=number: place.writes > number, "attempt")
         assert "no space left" in log.counts.problem
         place.full = False
-        until("all of them", lambda: log.counts.stored == 5)  # also without another answer
+        until(lambda: log.counts.stored == 5, "all of them")  # also without another answer
     log.close(60.0)
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(warnings) == 1
@@ -150,10 +151,10 @@ def test_a_full_store_is_complained_about_once_and_samples_come_again(
 def test_a_disk_that_takes_no_more_leaves_whole_files(tmp_path: Path) -> None:
     log = sample_log(tmp_path)
     log.offer(answer("g0.0"))
-    until("first file", lambda: log.counts.stored == 1)
+    until(lambda: log.counts.stored == 1, "first file")
     with files_of_at_most(1000):
         log.offer(answer("g1.0", response="".join(map(chr, range(0x4E00, 0x5E00)))))
-        until("refusal", lambda: log.counts.problem != "")
+        until(lambda: log.counts.problem != "", "refusal")
     page = read(tmp_path).page()
     assert (page.total, page.problems) == (1, ())
     log.close(60.0)
@@ -169,12 +170,12 @@ def test_a_full_store_does_not_keep_more_than_is_wanted(
     keep(tmp_path, answer("g1.0", at=1.0), writer="reward-0.2")
     place = Refusing(tmp_path)
     log = sample_log(place, "reward-0.3", keep_bytes=1)  # lowered
-    until("deletion at the start", lambda: len(place.sizes()) == 1)
+    until(lambda: len(place.sizes()) == 1, "deletion at the start")
     place.full = False
     place.write("training-1600000000000-reward-0.0-0001.parquet", memoryview(b"of another writer"))
     place.full = True
     log.offer(answer("g2.0", at=2.0))
-    until("deletion after a refusal", lambda: place.writes > 1 and len(place.sizes()) == 1)
+    until(lambda: place.writes > 1 and len(place.sizes()) == 1, "deletion after a refusal")
     log.close(60.0)
     assert [group.group for group in read(tmp_path).page().groups] == ["g1"]
 
@@ -185,7 +186,7 @@ def test_samples_yield_to_checkpoints(tmp_path: Path, monkeypatch: pytest.Monkey
         patched.setattr(shutil, "disk_usage", lambda path: nearly_full)
         log = sample_log(tmp_path)
         log.offer(answer("g0.0"))
-        until("refusal", lambda: log.counts.problem != "")
+        until(lambda: log.counts.problem != "", "refusal")
     assert "1024 MB are free, of which samples leave 1024 MB to checkpoints" in log.counts.problem
     assert list(tmp_path.iterdir()) == []
     log.close(60.0)
@@ -212,7 +213,7 @@ def test_a_store_that_hangs_costs_samples_and_neither_time_nor_memory(tmp_path: 
     assert log.counts.lost > 50
     log.close(0.1)  # returns, too
     place.back.set()
-    until("the end of its thread", lambda: not log._thread.is_alive())
+    until(lambda: not log._thread.is_alive(), "the end of its thread")
 
 
 def test_what_waits_does_not_keep_the_message_that_it_came_with(tmp_path: Path) -> None:
@@ -222,7 +223,7 @@ def test_what_waits_does_not_keep_the_message_that_it_came_with(tmp_path: Path) 
     place = Hanging(tmp_path)
     log = sample_log(place)
     log.offer(answer("g0.0"))  # whose write hangs
-    until("the write", lambda: log._size == 0)
+    until(lambda: log._size == 0, "the write")
     log.offer(replace(answer("g0.0"), trajectory=received))
     (waiting,) = log._waiting
     for kept, came in zip(waiting.trajectory.segments, received.segments, strict=True):

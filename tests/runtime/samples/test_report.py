@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from sample_answers import answer, sample_log
+from tests.waiting import within
 
 from rljob_core.errors import StorageRefused
 from rljob_core.messages import COORDINATOR_EVENT, SamplesLost
@@ -57,7 +58,7 @@ class Reports:
         await asyncio.to_thread(self._samples.close, 60.0)
 
     async def next(self) -> SamplesLost:
-        async with asyncio.timeout(300):
+        async with within():
             while True:
                 for delivery in await self._queue.fetch(messages=1, max_bytes=1 << 20, timeout=0.5):
                     event = COORDINATOR_EVENT.validate_json(delivery.message.data)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from sample_answers import answer, keep
 from small_config import small_config
+from tests.waiting import within
 
 from rljob_core.ports import SampleTable, TrackedPoint
 from rljob_runtime.trackers import sample_sending
@@ -54,7 +55,7 @@ async def test_a_run_is_closed_although_the_tracker_takes_tables_too_slowly(
     before = asyncio.create_task(sending.send_forever(calls, lambda: tracker if sending_already else None))
     if sending_already:
         await asyncio.to_thread(tracker.begun.wait, 60)
-    async with asyncio.timeout(300):
+    async with within():
         await sending.send_last(calls, tracker)
     before.cancel()
     await asyncio.wait({before})
