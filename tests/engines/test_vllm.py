@@ -1,4 +1,8 @@
-"""What is vLLM's own: the same tokens as the engine Torch, weights in place, an end with its owner."""
+"""What is vLLM's own: the same tokens as the engine Torch, weights in place, an end with its owner.
+
+A start takes a minute or two, so tests share three: an engine, one over two workers, and a server. Tests that end one
+of them are the last ones in the file. A start that hangs, and an owner that is killed, have a process of their own.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import subprocess
 import sys
 import textwrap
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,6 @@ import pytest_asyncio
 from adapter_versions import AdapterVersion, check_generates_merged
 from prometheus_client.parser import text_string_to_metric_families
 from safetensors.torch import load_file, save_file
-from tests.night import some
 from tests.waiting import until_async
 from vllm_processes import START_SECONDS, family, is_there, vllm_server
 
@@ -40,16 +43,42 @@ pytestmark = [pytest.mark.timeout(1800), pytest.mark.asyncio(loop_scope="module"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def engine(vllm_model: Path) -> AsyncIterator[Engine]:
+async def engine(vllm_model: Path, started: list[psutil.Process]) -> AsyncIterator[Engine]:
     """One for all tests; each puts it at version 0, with the initial weights. It counts what a role would serve."""
+    before = {process.pid for process in family(os.getpid())}
     engine = create_engine(
         "vLLM", model_path=vllm_model, options={"slots": SLOTS, "threads": 1, "kvCacheGiB": 0.25}
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(worker_protocol.METRICS_ADDRESS, "127.0.0.1:0")
         await engine.start()
+    started += [process for process in family(os.getpid()) if process.pid not in before]
     yield engine
     await engine.close()
+
+
+@pytest.fixture(scope="module")
+def started() -> list[psutil.Process]:
+    """The processes of the engine that tests share."""
+    return []
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def split(vllm_model: Path) -> AsyncIterator[tuple[Engine, list[psutil.Process]]]:
+    """An engine whose layers are split over two workers, and its processes."""
+    before = {process.pid for process in family(os.getpid())}
+    options = {"slots": 2, "threads": 1, "kvCacheGiB": 0.25, "tensorParallelSize": 2}
+    engine = create_engine("vLLM", model_path=vllm_model, options=options)
+    await engine.start()
+    yield engine, [process for process in family(os.getpid()) if process.pid not in before]
+    await engine.close()
+
+
+@pytest.fixture(scope="module")
+def plain_server(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server without our extension, as docs/engines.md has one started; where."""
+    with vllm_server(vllm_model, tmp_path_factory.mktemp("server") / "log", ours=False) as url:
+        yield url
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -244,43 +273,43 @@ async def test_a_folder_without_all_weights_is_not_taken_for_a_version(
     same((await gather(torch_engine, 1))["a"], (await gather(engine, 1))["a"])
 
 
-@pytest.mark.nightly
 async def test_adapters_that_a_trainer_published_are_merged(
-    engine: Engine, vllm_model: Path, tmp_path: Path
+    engine: Engine, plain_server: str, vllm_model: Path, tmp_path: Path
 ) -> None:
     """In process, and on a server that knows nothing of adapters either."""
     published = AdapterVersion(vllm_model, tmp_path)
     await check_generates_merged(engine, published)
-    with vllm_server(vllm_model, tmp_path / "log") as url:
-        server = create_engine("HTTP", model_path=vllm_model, options={"slots": 2, "url": url})
+    server = behind(plain_server, vllm_model)
+    await server.start()
+    try:
+        await check_generates_merged(server, published)
+    finally:
+        await server.close()
+
+
+def behind(url: str, model: Path) -> Engine:
+    """An engine that asks the server without seeds, of which a CPU's dies."""
+    return create_engine("HTTP", model_path=model, options={"slots": 2, "url": url, "seeds": False})
+
+
+async def test_a_server_without_our_extension_takes_weights_all_the_same(
+    torch_engine: Engine, plain_server: str, vllm_model: Path
+) -> None:
+    """Also one that a dead rollout has left paused."""
+    for pause in (False, True):
+        if pause:
+            call = urllib.request.Request(f"{plain_server}/pause?mode=abort", method="POST")
+            (await asyncio.to_thread(urllib.request.urlopen, call, timeout=300.0)).close()
+        server = behind(plain_server, vllm_model)
         await server.start()
         try:
-            await check_generates_merged(server, published)
+            for version, weights in [(0, None), (1, changed(vllm_model, 1.3))]:
+                for one in (torch_engine, server):
+                    await one.swap(version, weights, "Update")
+                    one.submit([ask("greedy", 80, temperature=0.0)])
+                same((await gather(torch_engine, 1))["greedy"], (await gather(server, 1))["greedy"])
         finally:
             await server.close()
-
-
-@pytest.mark.nightly
-async def test_a_server_without_our_extension_takes_weights_all_the_same(
-    torch_engine: Engine, vllm_model: Path, tmp_path: Path
-) -> None:
-    """As docs/engines.md has one started (without seeds, of which a CPU's dies), and left paused by a dead rollout."""
-    with vllm_server(vllm_model, tmp_path / "log", ours=False) as url:
-        for pause in (False, True):
-            if pause:
-                call = urllib.request.Request(f"{url}/pause?mode=abort", method="POST")
-                (await asyncio.to_thread(urllib.request.urlopen, call, timeout=300.0)).close()
-            options = {"slots": 2, "url": url, "seeds": False}
-            server = create_engine("HTTP", model_path=vllm_model, options=options)
-            await server.start()
-            try:
-                for version, weights in [(0, None), (1, changed(vllm_model, 1.3))]:
-                    for one in (torch_engine, server):
-                        await one.swap(version, weights, "Update")
-                        one.submit([ask("greedy", 80, temperature=0.0)])
-                    same((await gather(torch_engine, 1))["greedy"], (await gather(server, 1))["greedy"])
-            finally:
-                await server.close()
 
 
 @pytest.mark.smoke
@@ -348,31 +377,21 @@ OWNER = """
             await asyncio.sleep(0.01)
         print("generating", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
-        await engine.close()
-        print("closed", flush=True)
-        sys.stdin.readline()
 
     if __name__ == "__main__":
         asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("way", some(["killed", "closed"], 1))
-async def test_no_process_outlives_its_owner(vllm_model: Path, tmp_path: Path, way: str) -> None:
+async def test_no_process_outlives_its_owner(vllm_model: Path, tmp_path: Path) -> None:
     script = tmp_path / "owner.py"
     script.write_text(textwrap.dedent(OWNER))
     owner = begin([sys.executable, str(script), str(vllm_model)], tmp_path / "log")
-    assert owner.stdin is not None
     try:
         await said(owner, b"generating")
         started = family(owner.pid)
         assert len(started) >= 2  # vLLM's core and a worker
-        if way == "killed":
-            owner.send_signal(signal.SIGKILL)
-        else:
-            owner.stdin.write(b"\n")
-            owner.stdin.flush()
-            await said(owner, b"closed")
+        owner.send_signal(signal.SIGKILL)
         await until_async(lambda: not any(map(is_there, started)), "end of vLLM's processes")
     finally:
         owner.kill()
@@ -446,41 +465,44 @@ async def said(process: subprocess.Popen[bytes], *words: bytes) -> bytes:
     raise AssertionError(f"it ended without saying {words}")
 
 
-async def test_an_engine_whose_processes_were_killed_says_so(vllm_model: Path) -> None:
-    before = {process.pid for process in family(os.getpid())}
-    engine = create_engine(
-        "vLLM", model_path=vllm_model, options={"slots": 2, "threads": 1, "kvCacheGiB": 0.25}
-    )
-    await engine.start()
-    try:
-        await engine.swap(0, None, "Update")
-        engine.submit([ask("a", 4000), ask("b", 4000)])
-        await until_tokens(engine, 50)
-        for process in family(os.getpid()):
-            if process.pid not in before:
-                process.kill()
-        with pytest.raises(GenerationFailed, match="died"):
-            await engine.events()
-        made = await engine.progress({"a": 1, "b": 1})
-        assert sum(len(one.tokens) for one in made) == engine.load().tokens >= 50
-        with pytest.raises(GenerationFailed, match="died"):
-            await engine.swap(1, None, "Update")
-    finally:
-        await engine.close()
+async def test_layers_split_over_two_workers_give_the_same(
+    engine: Engine, split: tuple[Engine, list[psutil.Process]], vllm_model: Path
+) -> None:
+    for version, weights in [(0, None), (1, changed(vllm_model, 1.3))]:
+        for one in (engine, split[0]):
+            await one.swap(version, weights, "Update")
+            one.submit([ask("a", 40, seed=4), ask("b", 40, temperature=0.0)])
+        expected, found = await gather(engine, 2), await gather(split[0], 2)
+        for name, event in found.items():
+            same(expected[name], event)
 
 
-@pytest.mark.nightly
-async def test_layers_split_over_two_workers_give_the_same(engine: Engine, vllm_model: Path) -> None:
-    options = {"slots": 2, "threads": 1, "kvCacheGiB": 0.25, "tensorParallelSize": 2}
-    split = create_engine("vLLM", model_path=vllm_model, options=options)
-    await split.start()
-    try:
-        for version, weights in [(0, None), (1, changed(vllm_model, 1.3))]:
-            for one in (engine, split):
-                await one.swap(version, weights, "Update")
-                one.submit([ask("a", 40, seed=4), ask("b", 40, temperature=0.0)])
-            expected, found = await gather(engine, 2), await gather(split, 2)
-            for name, event in found.items():
-                same(expected[name], event)
-    finally:
-        await split.close()
+# ---------------------------------------------------------------------------------------------- after these, none runs
+
+
+async def test_an_engine_whose_processes_were_killed_says_so(
+    split: tuple[Engine, list[psutil.Process]],
+) -> None:
+    engine, processes = split
+    await engine.swap(0, None, "Update")
+    before = engine.load().tokens
+    engine.submit([ask("a", 4000), ask("b", 4000)])
+    await until_tokens(engine, 50)
+    for process in processes:
+        process.kill()
+    with pytest.raises(GenerationFailed, match="died"):
+        await engine.events()
+    made = await engine.progress({"a": 1, "b": 1})
+    assert sum(len(one.tokens) for one in made) == engine.load().tokens - before >= 50
+    with pytest.raises(GenerationFailed, match="died"):
+        await engine.swap(1, None, "Update")
+
+
+async def test_a_closed_engine_leaves_no_process(engine: Engine, started: list[psutil.Process]) -> None:
+    """Though it was generating."""
+    await engine.swap(0, None, "Update")
+    engine.submit([ask("a", 4000)])
+    await until_tokens(engine, 1)
+    assert len(started) >= 2  # vLLM's core and a worker
+    await engine.close()
+    await until_async(lambda: not any(map(is_there, started)), "end of vLLM's processes")

@@ -16,6 +16,7 @@ from vllm_processes import vllm_server
 from rljob_contract.check import Check
 from rljob_contract.engine import ENGINE
 from rljob_contract.engine_subject import EngineSubject
+from rljob_contract.engine_swaps import SWAPS
 from rljob_core.ports import Engine
 from rljob_runtime.engines.registry import create_engine
 
@@ -51,16 +52,18 @@ def keeping_its_cache(model: Path, stack: ExitStack, logs: Path) -> Callable[[],
 
 
 def behind_its_server(model: Path, stack: ExitStack, logs: Path) -> Callable[[], Any]:
-    # Two idle engines and one of its own are the most that a check has.
-    free = [stack.enter_context(vllm_server(model, logs / f"{number}.log")) for number in range(3)]
+    # Two engines are the most that a check has.
+    free = [stack.enter_context(vllm_server(model, logs / f"{number}.log")) for number in range(2)]
     return lambda: Alone(model, free)
 
 
-# Each takes minutes. Other tests of each commit use vLLM in process and behind a server.
+# Each takes minutes. Other tests use vLLM behind a server, too.
 KINDS = some([in_process, keeping_its_cache, behind_its_server], 1)
+# Whether caches are kept matters at a swap; for that, one engine does.
+CASES = [(kind, check) for kind in KINDS for check in (SWAPS if kind is keeping_its_cache else ENGINE)]
 
 
-@pytest_asyncio.fixture(params=KINDS, scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def subject(
     request: pytest.FixtureRequest, vllm_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[EngineSubject]:
@@ -72,6 +75,12 @@ async def subject(
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("check", ENGINE, ids=lambda check: check.name)
+@pytest.mark.parametrize(
+    ("subject", "check"),
+    CASES,
+    indirect=["subject"],
+    scope="module",
+    ids=[f"{kind.__name__}-{check.name}" for kind, check in CASES],
+)
 async def test_contract(check: Check[EngineSubject], subject: EngineSubject) -> None:
     await check.run(subject)

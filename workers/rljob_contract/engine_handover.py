@@ -116,10 +116,11 @@ async def a_closed_engine_still_returns_its_progress(subject: EngineSubject) -> 
     Keep the running responses after close(): progress() is asked once more, and load().tokens counts all that was made.
     """
     length = subject.longest // 4
-    async with subject.new_engine() as engine, subject.engine() as successor:
+    async with subject.engine_to_close() as engine, subject.engine() as successor:
         await use(engine)
         await use(successor)
         names = ["a", "b"][: engine.slots]
+        earlier = engine.load().tokens
         engine.submit([ask(name, length, seed=seed) for seed, name in enumerate(names)])
         await generating(engine)
         while engine.load().running < len(names):  # noqa: ASYNC110
@@ -130,7 +131,7 @@ async def a_closed_engine_still_returns_its_progress(subject: EngineSubject) -> 
             set(left) == set(names), f"of {', '.join(names)} it reports {', '.join(sorted(left)) or 'none'}"
         )
         generated = sum(len(made.tokens) for made in left.values())
-        counted = engine.load().tokens
+        counted = engine.load().tokens - earlier
         require(generated == counted, f"it reports {generated} tokens, and load() {counted}")
         before = successor.load().tokens
         successor.submit([ask(name, length, seed=n, inherited=left[name]) for n, name in enumerate(names)])
@@ -152,7 +153,7 @@ async def a_closed_engine_says_so(subject: EngineSubject) -> None:
 
     close() ends a swap() and an events() that are waiting, and is itself called any number of times.
     """
-    async with subject.new_engine() as engine:
+    async with subject.engine_to_close() as engine:
         version = await use(engine)
         engine.submit([ask("a", subject.longest)])
         await generating(engine)

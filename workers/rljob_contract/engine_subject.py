@@ -59,9 +59,9 @@ class EngineSubject:
         self._idle.append(engine)
 
     @asynccontextmanager
-    async def new_engine(self) -> AsyncIterator[Engine]:
-        """An engine of one's own, to close."""
-        engine = await self._started()
+    async def engine_to_close(self) -> AsyncIterator[Engine]:
+        """An idle engine that no other check gets afterwards."""
+        engine = self._idle.pop() if self._idle else await self._started()
         try:
             yield engine
         finally:
