@@ -180,25 +180,6 @@ JOB_OPERATOR = Permissions(
     subscribe=("_INBOX.>",),
 )
 
-#: The same while streams are moved there from the account that all jobs shared in an earlier release.
-JOB_MOVER = Permissions(
-    publish=(
-        *JOB_OPERATOR.publish,
-        *(f"{API}.STREAM.{request}.*" for request in ("RESTORE", "DELETE")),
-        "$JS.SNAPSHOT.RESTORE.>",
-    ),
-    subscribe=JOB_OPERATOR.subscribe,
-)
-
-#: The operator in that account: it copies streams, and deletes them once they are the job's own.
-SHARED_MOVER = Permissions(
-    publish=(
-        *(f"{API}.STREAM.{request}.*" for request in ("INFO", "SNAPSHOT", "DELETE")),
-        "$JS.SNAPSHOT.ACK.>",
-    ),
-    subscribe=("_INBOX.>",),
-)
-
 #: Services of the account of a job's streams that its workers may call within their permissions; True if one request
 #: has several replies. All JetStream requests are one service, because an account without JetStream would answer some
 #: of them itself, with an error.
