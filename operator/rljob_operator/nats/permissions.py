@@ -22,8 +22,6 @@ from rljob_operator.nats.stream_operations import API, Operations
 #: The queue that reward workers share, and the suffixes of what they read.
 _REWARD_QUEUE = "reward"
 _PAYLOAD, _CHUNKS, _ABSENT, _DRAINED = "payload", "chunk.>", "absent", "drained"
-_FORMER_CHUNK = "chunk"
-"""Under which engines of the release before, which may still run, store all chunks."""
 
 
 class Holder(StrEnum):
@@ -84,7 +82,7 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
             ]
         case Holder.ROLLOUT:
             allowed = [
-                *can.write(Channel.TRAJECTORIES, _PAYLOAD, _CHUNKS, _FORMER_CHUNK, _ABSENT, _DRAINED),
+                *can.write(Channel.TRAJECTORIES, _PAYLOAD, _CHUNKS, _ABSENT, _DRAINED),
                 *can.measure(Channel.TRAJECTORIES),
                 *can.write(Channel.PROGRESS, ">"),
                 *can.delete(Channel.PROGRESS),

@@ -35,7 +35,6 @@ from rljob_operator.reconcile.stream_requests import (
     TIMEOUT_SECONDS,
     StreamRefused,
     ask,
-    complete,
     count_servers,
     create,
     create_queue,
@@ -145,11 +144,8 @@ class JobStreams:
         async with self.client(job) as client:
             for definition in definitions:
                 if not await create(client, definition):
-                    await complete(client, definition)
                     await replicate(client, definition["name"], replicas, at_least=asked is None)
-            limited = [
-                await enlarge(client, name, most, unlimited=True) for name, most in given.limits.items()
-            ]
+            limited = [await enlarge(client, name, most) for name, most in given.limits.items()]
             for queue in SHARED_QUEUES:
                 await create_queue(client, names.stream(queue.channel), queue.definition(names))
         return all(limited) and given.limits.get(names.stream(Channel.TRAJECTORIES), 0) >= size
