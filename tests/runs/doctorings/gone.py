@@ -47,7 +47,6 @@ def the_trainers_log_is_cut(run: DoctoredRun) -> None:
 
 @expect(DAMAGED, GONE)
 def the_trainers_log_without_rewards_and_advantages(run: DoctoredRun) -> None:
-    """As those of earlier releases, which had no ledger's digest in their manifests."""
     for step in range(6):
         feed(run, step, lambda item: (item.pop("reward"), item.pop("advantage")))
 
