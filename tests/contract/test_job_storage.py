@@ -349,17 +349,6 @@ def test_a_stream_grows_while_half_of_it_is_free_and_the_last_one_leaves_room() 
     assert later.short == ""
 
 
-def test_a_stream_that_has_no_limit_keeps_none_where_there_is_no_room() -> None:
-    first = {"fixed": 32 * MB, "weights": 64 * MB}
-    held = {"fixed": StreamUse(20 * MB), "weights": StreamUse(300 * MB)}
-    given = storage(
-        Room(400 * MB, free=10 * MB), held, first=first, growing=["weights"], replicas=1, most=None
-    )
-    assert given.limits == {"fixed": 40 * MB}
-    assert given.allowed == 410 * MB
-    assert "the NATS server has no more" in given.short
-
-
 @pytest.mark.parametrize(
     ("holder", "channel", "suffix"),
     [
