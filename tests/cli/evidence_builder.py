@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
+from uuid import uuid4
 
 from rljob_cli.audit.evidence import Evidence, LedgerMessage, ManifestFile, PayloadLeft
 from rljob_core.job_state import JobState, snapshot
@@ -37,16 +38,22 @@ from rljob_core.trajectory import VersionSpan, group_of, prompt_of_group
 SIBLINGS = 2
 BOUND = 1
 JOB = "0123"
+SPEC: dict[str, Any] = {
+    "data": {"promptsPerStep": 2, "groupSize": 2, "seed": 1},
+    "algorithm": {"scaleByStd": True},
+    "reward": {"functions": ["exact_match"]},
+}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A message of the ledger: records, or a snapshot; `counts`: it is in the chain."""
+    """A message of the ledger: records, or a snapshot; `counts`: it is in the chain; `digest`: its chain digest."""
 
     writer: Writer
     records: tuple[Record, ...] = ()
     snapshot: bytes | None = None
     counts: bool = True
+    digest: str = ""
 
 
 @dataclass
@@ -67,6 +74,8 @@ class EvidenceBuilder:
     opened: int = 0
     stamp: tuple[str, int] = ("BoundedAsync", BOUND)
     assigned: list[tuple[str, ...]] = field(default_factory=list)
+    stored: int = 0
+    name: str = field(default_factory=lambda: uuid4().hex)
 
     def evidence(self) -> Evidence:
         """What an audit would read."""
@@ -90,13 +99,12 @@ class EvidenceBuilder:
         return bool(ends) and ends[-1]
 
     def _message(self, n: int, entry: Entry) -> LedgerMessage:
-        digest = f"c{n}" if any(isinstance(r, SpecInForce) for r in self.records()) else ""
         batch = RecordBatch(entry.writer, entry.records) if entry.snapshot is None else None
-        return LedgerMessage(n, batch, entry.snapshot, entry.counts, digest, digest)
+        return LedgerMessage(n, batch, entry.snapshot, entry.counts, entry.digest, entry.digest)
 
     def write(self, *records: Record) -> None:
         """One message of the ledger."""
-        self.ledger.append(Entry(self.writer, records))
+        self.ledger.append(Entry(self.writer, records, digest=self._digest()))
 
     def records(self) -> Iterator[Record]:
         """All records, in order."""
@@ -106,19 +114,28 @@ class EvidenceBuilder:
         """The ledger's state so far, as a coordinator stores it."""
         state = JobState()
         state.replay(RecordBatch(e.writer, e.records) for e in self.ledger if e.counts and e.records)
-        self.ledger.append(Entry(self.writer, snapshot=snapshot.dump(state)))
+        self.ledger.append(Entry(self.writer, snapshot=snapshot.dump(state), digest=self._digest()))
+
+    def _digest(self) -> str:
+        self.stored += 1
+        return f"c{self.stored}"
 
     # ---- what happens in a job
 
     def coordinator(self, number: int, instance: str, spec: dict[str, Any] | None = None) -> None:
-        """A coordinator takes over; `spec`: None if it is of a release that did not record its spec."""
-        self.writer = Writer(number, instance)
-        self.write(EpochClaimed(number, instance, JOB), *([SpecInForce(spec)] if spec else []))
+        """A coordinator takes over; `spec`: None for that of the one before it."""
+        before = [record.spec for record in self.records() if isinstance(record, SpecInForce)]
+        self.claim(number, instance, SpecInForce(spec or before[-1]))
 
-    def began_under(self, spec: dict[str, Any]) -> None:
-        """The first coordinator is of a release that records the spec and digests of the ledger."""
-        claim = self.ledger[0]
-        self.ledger[0] = replace(claim, records=(*claim.records, SpecInForce(spec)))
+    def claim(self, number: int, instance: str, *specs: SpecInForce) -> None:
+        """Somebody takes over, with or without a spec."""
+        self.writer = Writer(number, instance)
+        self.write(EpochClaimed(number, instance, JOB), *specs)
+
+    def began_under(self, *specs: dict[str, Any]) -> None:
+        """The first coordinator claimed under another spec, or several."""
+        first = self.ledger[0]
+        self.ledger[0] = replace(first, records=(first.records[0], *map(SpecInForce, specs)))
 
     def trainer(self, attempt: int) -> None:
         """A trainer gang starts from the newest version."""
@@ -172,9 +189,13 @@ class EvidenceBuilder:
 
     def read(self, trajectory: str) -> FedTrajectory:
         """What the trainer reads from the payload's header."""
-        payload = [p for p in self.payloads if p.trajectory == trajectory][-1]
-        prompt = prompt_of_group(group_of(trajectory))
-        return FedTrajectory(trajectory, payload.attempt, payload.digest, payload.span, prompt, 1.0, 0.0)
+        return self.fed_of([p for p in self.payloads if p.trajectory == trajectory][-1])
+
+    @staticmethod
+    def fed_of(payload: PayloadLeft | Generated) -> FedTrajectory:
+        """What the trainer notes of a payload."""
+        name, prompt = payload.trajectory, prompt_of_group(group_of(payload.trajectory))
+        return FedTrajectory(name, payload.attempt, payload.digest, payload.span, prompt, 1.0, 0.0)
 
     def commit(self) -> None:
         """The step is done."""
@@ -182,8 +203,9 @@ class EvidenceBuilder:
         self.version += 1
         parent = self.manifest(self.version - 1).digest if self.version > 1 else ""
         key, digest = f"v{self.version}-a{attempt}", f"m-{self.version}-{attempt}-{epoch}"
+        ledger = self.ledger[-1].digest
         record = StepCommitted(
-            self.version, parent, attempt, epoch, tuple(self.assigned), BOUND, "random", digest, key
+            self.version, parent, attempt, epoch, tuple(self.assigned), BOUND, "random", digest, key, ledger
         )
         proposal = replace(record, manifest="")
         self.manifests.append(ManifestFile(key, self.version, parent, record.manifest, proposal))
@@ -251,7 +273,7 @@ def job() -> EvidenceBuilder:
     Groups g0 … g5 are trained in order; g4 is generated by version 1 and so has staleness 1 in step 2; g6 is open.
     """
     evidence_builder = EvidenceBuilder()
-    evidence_builder.coordinator(1, "one")
+    evidence_builder.coordinator(1, "one", SPEC)
     evidence_builder.snapshot()
     evidence_builder.trainer(1)
     evidence_builder.pipeline("BoundedAsync", BOUND)

@@ -8,21 +8,22 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xxhash
 from e2e.harness.nats_server import EmbeddedServer
 from evidence_builder import EvidenceBuilder
-from evidence_streams import append
+from evidence_streams import append, seal
 from pydantic import TypeAdapter
 
+from rljob_cli.audit.evidence import ManifestFile
 from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_core.messages import REWARD_BATCH, RewardBatch
 from rljob_core.ports import Channel, WeightManifest, first_sequence
 from rljob_core.records import (
     FED,
     Generated,
+    SpecInForce,
     StepCommitted,
 )
 from rljob_core.spec import API_VERSION, RLJobSpec
@@ -72,24 +73,18 @@ def payload(trajectory: str, version: int) -> Trajectory:
 def seal_manifests(evidence_builder: EvidenceBuilder, weights: Path) -> None:
     """Write the manifests as the weight store does, and let the ledger name their true digests."""
     weights.mkdir(parents=True, exist_ok=True)
-    sealed: dict[str, str] = {"": ""}
-    for file in evidence_builder.manifests:
-        assert file.proposal is not None
-        proposal = replace(file.proposal, parent=sealed[file.parent])
-        manifest = WeightManifest(file.key, file.version, sealed[file.parent], (), proposal, "")
+
+    def write(file: ManifestFile, proposal: StepCommitted) -> str:
+        manifest = WeightManifest(file.key, file.version, proposal.parent, (), proposal, "")
         content = TypeAdapter(WeightManifest).dump_python(manifest, mode="json")
         del content["digest"]
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
-        sealed[file.digest] = content["digest"] = xxhash.xxh3_128_hexdigest(canonical.encode())
+        content["digest"] = xxhash.xxh3_128_hexdigest(canonical.encode())
         (weights / file.key).mkdir()
         (weights / file.key / "manifest.json").write_text(json.dumps(content))
+        return str(content["digest"])
 
-    def rename(record: Any) -> Any:
-        if not isinstance(record, StepCommitted):
-            return record
-        return replace(record, parent=sealed[record.parent], manifest=sealed[record.manifest])
-
-    evidence_builder.rewrite(rename)
+    seal(evidence_builder, write)
 
 
 @asynccontextmanager
@@ -115,6 +110,7 @@ async def publish(evidence_builder: EvidenceBuilder, url: str) -> None:
 def write_run(evidence_builder: EvidenceBuilder, folder: RunFolder) -> None:
     """All evidence of a builder, where a run leaves it; the server is not started."""
     folder.claim(IDENTITY)
+    evidence_builder.rewrite(lambda r: SpecInForce(SPEC) if isinstance(r, SpecInForce) else r)
     digests = {
         p.trajectory: wire.digest(payload(p.trajectory, p.span.min)) for p in evidence_builder.payloads
     }

@@ -7,7 +7,19 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from evidence_builder import BOUND, JOB, Entry, EvidenceBuilder, job, members, of, plan, refuted, train_step
+from evidence_builder import (
+    BOUND,
+    JOB,
+    SPEC,
+    Entry,
+    EvidenceBuilder,
+    job,
+    members,
+    of,
+    plan,
+    refuted,
+    train_step,
+)
 from rich.console import Console
 
 from rljob_cli.audit import audit
@@ -41,7 +53,7 @@ def verdict(evidence_builder: EvidenceBuilder) -> dict[str, set[str]]:
 
 
 def test_finds_nothing_in_a_clean_job_and_counts_it() -> None:
-    findings = audit(with_spec().evidence())
+    findings = audit(job().evidence())
     assert refuted(findings.checks) == {}
     assert findings.holds
     assert findings.counts["planned"] == 14
@@ -446,7 +458,7 @@ def a_change_that_binds_an_open_buffer(evidence_builder: EvidenceBuilder) -> Non
     evidence_builder.pipeline("BoundedAsync", 2)
 
 
-@planted(full_steps={"step 1"})
+@planted(full_steps={"step 1"}, specs={"step 1"})
 def a_step_that_did_not_fill_its_buffer(evidence_builder: EvidenceBuilder) -> None:
     evidence_builder.alter(BufferOpened, lambda r: r.step == 1, capacity=3)
 
@@ -672,7 +684,7 @@ def restored_and_an_unknown_group_dropped(evidence_builder: EvidenceBuilder) -> 
     evidence_builder.alter(StepRestored, lambda r: r.commit.version == 5, dropped=("g7", "g99"))
 
 
-@planted(restored, full_steps={"step 3"})
+@planted(restored, full_steps={"step 3"}, specs={"step 3"})
 def restored_of_fewer_groups_than_its_buffer_has(evidence_builder: EvidenceBuilder) -> None:
     evidence_builder.alter(BufferOpened, lambda r: r.step == 3, capacity=3)
 
@@ -752,34 +764,20 @@ def a_snapshot_after_records_that_contradict_one_another(evidence_builder: Evide
     evidence_builder.ledger.insert(-1, Entry(evidence_builder.writer, (GroupAborted("g0", "TooLong"),)))
 
 
-SPEC: dict[str, Any] = {
-    "data": {"promptsPerStep": 2, "groupSize": 2, "seed": 1},
-    "algorithm": {"scaleByStd": True},
-    "reward": {"functions": ["exact_match"]},
-}
-
-
-def with_spec() -> EvidenceBuilder:
-    """A job whose coordinator recorded its spec."""
-    evidence_builder = job()
-    evidence_builder.began_under(SPEC)
-    return evidence_builder
-
-
-@planted(with_spec, specs={"step 3", "g6"})
+@planted(specs={"step 3", "g6"})
 def sizes_that_are_not_in_the_spec(evidence_builder: EvidenceBuilder) -> None:
     """All steps before have other sizes than the spec's, too, but only the open one is altered here."""
     evidence_builder.alter(BufferOpened, lambda r: r.step == 3, capacity=4)
     evidence_builder.alter(GroupReserved, lambda r: r.group == "g6", siblings=8)
 
 
-@planted(with_spec, specs={"spec.reward.functions", "spec.data.seed"})
+@planted(specs={"spec.reward.functions", "spec.data.seed"})
 def immutable_fields_that_changed_with_the_coordinator(evidence_builder: EvidenceBuilder) -> None:
     other = {**SPEC, "data": {**SPEC["data"], "seed": 2}, "reward": {"functions": ["another"]}}
     evidence_builder.coordinator(2, "two", other)
 
 
-@planted(with_spec)
+@planted()
 def a_spec_that_changed_with_the_coordinator(evidence_builder: EvidenceBuilder) -> None:
     evidence_builder.coordinator(2, "two", {**SPEC, "algorithm": {"scaleByStd": False}})
 
@@ -787,7 +785,7 @@ def a_spec_that_changed_with_the_coordinator(evidence_builder: EvidenceBuilder) 
 NEXT = f"message {len(job().ledger) + 1}"
 
 
-@planted(with_spec)
+@planted()
 def a_change_that_restarts_no_coordinator(evidence_builder: EvidenceBuilder) -> None:
     for replicas in (2, 3):
         evidence_builder.write(SpecInForce({**SPEC, "reward": {**SPEC["reward"], "replicas": replicas}}))
@@ -795,53 +793,54 @@ def a_change_that_restarts_no_coordinator(evidence_builder: EvidenceBuilder) -> 
 
 @planted(specs={NEXT}, sources={"message 1"})
 def a_spec_of_no_coordinator(evidence_builder: EvidenceBuilder) -> None:
+    evidence_builder.began_under()
     evidence_builder.write(SpecInForce(SPEC))
 
 
-@planted(with_spec, specs={NEXT})
+@planted(specs={NEXT})
 def a_coordinator_that_read_another_spec_than_it_began_with(evidence_builder: EvidenceBuilder) -> None:
     evidence_builder.write(SpecInForce({**SPEC, "algorithm": {"scaleByStd": False}}))
 
 
-@planted(with_spec, specs={NEXT, "spec.data.seed"})
+@planted(specs={NEXT, "spec.data.seed"})
 def a_coordinator_that_read_other_prompts_than_it_began_with(evidence_builder: EvidenceBuilder) -> None:
     evidence_builder.write(SpecInForce({**SPEC, "data": {**SPEC["data"], "seed": 2}}))
 
 
-@planted(with_spec, specs={NEXT})
+@planted(specs={NEXT})
 def a_spec_with_a_pipeline_that_was_not_in_force(evidence_builder: EvidenceBuilder) -> None:
     pipeline = {"mode": "BoundedAsync", "maxStaleness": BOUND + 1}
     evidence_builder.write(SpecInForce({**SPEC, "pipeline": pipeline}))
 
 
-@planted(with_spec, specs={"message 1"})
+@planted(specs={"message 1"})
 def a_claim_with_two_specs(evidence_builder: EvidenceBuilder) -> None:
-    evidence_builder.began_under(SPEC)
+    evidence_builder.began_under(SPEC, SPEC)
 
 
-@planted(with_spec, sources={f"message {len(job().ledger) + 1}"})
+@planted(sources={f"message {len(job().ledger) + 1}"})
 def a_claim_whose_spec_was_removed(evidence_builder: EvidenceBuilder) -> None:
-    evidence_builder.coordinator(2, "two")
+    evidence_builder.claim(2, "two")
     evidence_builder.trainer(3)
 
 
-@planted(with_spec)
+@planted()
 def a_claim_of_a_rollback(evidence_builder: EvidenceBuilder) -> None:
-    evidence_builder.coordinator(2, "two")
+    evidence_builder.claim(2, "two")
     evidence_builder.revoke(evidence_builder.version)
 
 
-@planted(with_spec, unaltered={"version 2"})
+@planted(unaltered={"version 2"})
 def a_manifest_that_names_the_ledger_before_its_step_was_assigned(evidence_builder: EvidenceBuilder) -> None:
     name_ledger(evidence_builder, 2, "c1")
 
 
-@planted(with_spec)
+@planted()
 def a_manifest_that_names_the_ledger_as_its_step_was_assigned(evidence_builder: EvidenceBuilder) -> None:
     name_ledger(evidence_builder, 2, f"c{place_of_commit(evidence_builder, 2) - 1}")
 
 
-@planted(with_spec, unaltered={"version 2"})
+@planted(unaltered={"version 2"})
 def a_manifest_that_names_the_ledger_after_its_commit(evidence_builder: EvidenceBuilder) -> None:
     name_ledger(evidence_builder, 2, f"c{place_of_commit(evidence_builder, 2)}")
 
@@ -876,9 +875,7 @@ def a_prompt_that_is_skipped(evidence_builder: EvidenceBuilder) -> None:
 @planted(prompts={"g1", "g2"})
 def one_prompt_planned_under_two_groups(evidence_builder: EvidenceBuilder) -> None:
     evidence_builder.alter(GroupReserved, lambda r: r.group == "g1", prompt=0)
-    evidence_builder.fed = [
-        replace(b, items=tuple(replace(i, prompt=None) for i in b.items)) for b in evidence_builder.fed
-    ]
+    refeed(evidence_builder, "g1", prompt=0)
 
 
 @planted(prompts={"g2.0"})
@@ -886,7 +883,7 @@ def a_payload_that_answers_another_prompt(evidence_builder: EvidenceBuilder) -> 
     refeed(evidence_builder, "g2.0", prompt=9)
 
 
-@planted(trained_rewards={"g2.0"})
+@planted(trained_rewards={"g2.0", "g2.1"})
 def the_trainer_was_sent_another_reward(evidence_builder: EvidenceBuilder) -> None:
     refeed(evidence_builder, "g2.0", reward=0.5)
 
@@ -936,7 +933,7 @@ def train_instead(evidence_builder: EvidenceBuilder, group: str, other: str, *, 
         payload = payloads.get(trajectory)
         if trajectory == fed.trajectory or payload is None:
             return replace(fed, trajectory=trajectory)
-        return FedTrajectory(trajectory, payload.attempt, payload.digest, payload.span)
+        return evidence_builder.fed_of(payload)
 
     evidence_builder.fed = [
         replace(line, items=tuple(map(item, line.items))) if line.step == at else line

@@ -207,7 +207,8 @@ def after(identity: str, suffix: str, data: bytes) -> Callable[[NatsStore], Awai
     async def change(store: NatsStore) -> int:
         newest = await store.last(Channel.LEDGER)
         assert newest is not None
-        headers = {"Rljob-After": newest.headers[MESSAGE_ID]}
+        digest = ledger.chain_digest(newest.headers[ledger.CHAIN_DIGEST], identity, suffix, data)
+        headers = {"Rljob-After": newest.headers[MESSAGE_ID], ledger.CHAIN_DIGEST: digest}
         return await store.publish(Channel.LEDGER, suffix, data, headers=headers, message_id=identity)
 
     return change

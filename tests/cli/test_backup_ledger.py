@@ -53,7 +53,7 @@ def copy_of(copied: Copied, number: int = 1, earlier: tuple[StreamSegment, ...] 
 
 
 def bound(number: int) -> PipelineSet:
-    return PipelineSet(0, "BoundedAsync", number, "Update", 3, 16)
+    return PipelineSet(0, "BoundedAsync", number, "Update", 3, 16, 0.75)
 
 
 async def in_files(copied: Copied, segments: tuple[StreamSegment, ...]) -> list[int]:

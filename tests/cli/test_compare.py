@@ -160,7 +160,7 @@ def _bad_job(folder: Path) -> None:
     (folder / "job.json").write_text('{"name": "x", "manifest": {"spec": ')
 
 
-def _other_release(folder: Path) -> None:
+def _no_valid_job(folder: Path) -> None:
     content = json.loads((folder / "job.json").read_text())
     content["manifest"]["spec"]["fieldOfTomorrow"] = 3
     (folder / "job.json").write_text(json.dumps(content))
@@ -176,8 +176,8 @@ def _other_release(folder: Path) -> None:
         (_no_job, "job.json is missing: its manifest is not compared"),
         (_bad_job, "job.json is damaged (JSONDecodeError: "),
         (
-            _other_release,
-            "job.json was written by another release (spec.fieldOfTomorrow): defaults are not filled in",
+            _no_valid_job,
+            "job.json holds no valid job (spec.fieldOfTomorrow): its manifest is not compared",
         ),
     ],
 )

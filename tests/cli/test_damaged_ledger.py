@@ -6,20 +6,22 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from evidence_builder import EvidenceBuilder, job
-from evidence_streams import append
+from evidence_streams import append, seal
 from example_job import write_job
 from invocation import children, claimed, refused, rljob
 
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.faults import LEDGER
 from rljob_core.ports import MESSAGE_ID, Channel, MessageStore
-from rljob_core.records import EpochClaimed
+from rljob_core.records import EpochClaimed, SpecInForce
+from rljob_core.spec import RLJobSpec
 from rljob_core.stream_names import StreamNames
-from rljob_runtime.messaging.ledger import RECORDS
+from rljob_runtime.messaging.ledger import CHAIN_DIGEST, RECORDS, chain_digest
 from rljob_runtime.messaging.nats.store import NatsStore
 
 EMULATED = {
@@ -35,12 +37,21 @@ EMULATED = {
 async def write(data: bytes, store: MessageStore) -> None:
     newest = await store.last(Channel.LEDGER)
     assert newest is not None
-    headers = {"Rljob-After": newest.headers[MESSAGE_ID]}
-    await store.publish(Channel.LEDGER, RECORDS, data, headers=headers)
+    name = uuid4().hex
+    digest = chain_digest(newest.headers[CHAIN_DIGEST], name, RECORDS, data)
+    headers = {"Rljob-After": newest.headers[MESSAGE_ID], CHAIN_DIGEST: digest}
+    await store.publish(Channel.LEDGER, RECORDS, data, headers=headers, message_id=name)
 
 
 def leave(folder: RunFolder, evidence_builder: EvidenceBuilder, *last: bytes) -> None:
     names = StreamNames.of_job(namespace="default", job="sums", uid="0123")
+    identity = folder.identity()
+    assert identity is not None
+    spec = SpecInForce(
+        RLJobSpec.model_validate(identity.manifest["spec"]).model_dump(mode="json", by_alias=True)
+    )
+    evidence_builder.rewrite(lambda record: spec if isinstance(record, SpecInForce) else record)
+    seal(evidence_builder, lambda file, _: file.digest)
 
     async def store() -> None:
         async with EmbeddedServer(folder.nats) as server:

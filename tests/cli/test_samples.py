@@ -146,9 +146,6 @@ def test_a_folder_without_samples_says_why(manifest: Path) -> None:
     stored["manifest"]["spec"]["samples"] = {"share": None, "keepBytes": 0}
     run.job.write_text(json.dumps(stored))
     assert said() == [f"{run.path}: no samples: spec.samples.keepBytes is 0"]
-    del stored["manifest"]["spec"]["samples"]
-    run.job.write_text(json.dumps(stored))
-    assert said() == [f"{run.path}: no samples: an earlier release of rljob ran it, which kept none"]
     assert json.loads(rljob("samples", run.path, "--json").out)["groups"] == []
     run.job.write_text("{")
     assert said() == [f"{run.path}: no samples yet: they come with the first scores"]

@@ -24,8 +24,6 @@ from rljob_core.stream_definitions import (
     CONSUMERS,
     GROWING,
     SUBJECT_MESSAGES,
-    missing_settings,
-    stream_definitions,
     stream_limits,
 )
 from rljob_core.stream_names import StreamNames
@@ -238,41 +236,6 @@ async def test_trajectories_at_their_number_of_messages_refuse_more_whatever_the
                 await rollout.publish(Channel.TRAJECTORIES, "chunk.n.3", b"")
 
 
-async def test_streams_of_an_earlier_release_keep_so_many_messages_of_each_subject(
-    server: EmbeddedServer, tmp_path: Path
-) -> None:
-    job = job_of(uuid4().hex, None)
-    uid = job.metadata.uid or ""
-    unlimited = {"max_msgs": -1, "max_msgs_per_subject": -1, "discard_new_per_subject": False}
-    async with operator(server.url, tmp_path) as streams:
-        await prepare(streams, job, TRAJECTORIES)
-        before = await configurations(streams, job)
-        newest = {names_of(uid).signal_stream, *map(names_of(uid).stream, NEWEST_ONLY)}
-        async with streams.client(job) as client:
-            for name in before.keys() - newest:
-                answer = await stream_request(client, "UPDATE", name, {**before[name], **unlimited})
-                assert "error" not in answer
-        async with opened(server, uid, Holder.COORDINATOR) as coordinator:
-            await coordinator.publish(Channel.LEDGER, "records", b"1")
-        await prepare(streams, job, TRAJECTORIES)
-        assert await configurations(streams, job) == before
-
-
-def test_a_stream_that_has_more_messages_keeps_them_all() -> None:
-    (ledger,) = [
-        d for d in stream_definitions(names_of(""), trajectory_bytes=1) if d["name"].endswith("_ledger")
-    ]
-    held = {name: value for name, value in ledger.items() if not name.endswith("_per_subject")}
-    most = ledger["max_msgs_per_subject"]
-    wanted = {"max_msgs_per_subject": most, "discard_new_per_subject": True}
-    assert missing_settings(ledger, held, most) == wanted
-    assert missing_settings(ledger, held, most + 1) == {}
-    assert missing_settings(ledger, {**held, "max_msgs_per_subject": 5}, 0) == {}
-    assert missing_settings(ledger, {**ledger, "republish": None}, 0) == {}
-    assert missing_settings({"max_msgs": most, **ledger}, ledger, most) == {"max_msgs": most}
-    assert missing_settings({"max_msgs": most, **ledger}, ledger, most + 1) == {}
-
-
 async def configurations(streams: JobStreams, job: RLJob) -> dict[str, Any]:
     """Of all streams of a job, by name."""
     names = names_of(job.metadata.uid or "")
@@ -385,17 +348,6 @@ def test_a_stream_grows_while_half_of_it_is_free_and_the_last_one_leaves_room() 
     assert later.short == ""
 
 
-def test_a_stream_that_has_no_limit_keeps_none_where_there_is_no_room() -> None:
-    first = {"fixed": 32 * MB, "weights": 64 * MB}
-    held = {"fixed": StreamUse(20 * MB), "weights": StreamUse(300 * MB)}
-    given = storage(
-        Room(400 * MB, free=10 * MB), held, first=first, growing=["weights"], replicas=1, most=None
-    )
-    assert given.limits == {"fixed": 40 * MB}
-    assert given.allowed == 410 * MB
-    assert "the NATS server has no more" in given.short
-
-
 @pytest.mark.parametrize(
     ("holder", "channel", "suffix"),
     [
@@ -426,30 +378,3 @@ async def test_a_role_that_floods_its_channel_leaves_the_ledgers_room(
             assert most * 0.9 < stored <= most
             stored = await flood(coordinator, ledger * 9 // 10, channel=Channel.LEDGER, suffix="records")
             assert stored >= ledger * 9 // 10
-
-
-async def test_streams_of_an_earlier_release_get_limits_above_what_they_hold(
-    server: EmbeddedServer, tmp_path: Path
-) -> None:
-    job = job_of(uuid4().hex, None)
-    uid = job.metadata.uid or ""
-    names, limits = names_of(uid), limits_of(uid)
-    rewards, weights = names.stream(Channel.REWARDS), names.stream(Channel.WEIGHTS)
-    async with operator(server.url, tmp_path) as streams:
-        await prepare(streams, job, TRAJECTORIES)
-        async with streams.client(job) as client:
-            for name, config in (await configurations(streams, job)).items():
-                if name != names.stream(Channel.TRAJECTORIES):
-                    answer = await stream_request(client, "UPDATE", name, {**config, "max_bytes": -1})
-                    assert "error" not in answer
-        async with (
-            opened(server, uid, Holder.REWARD) as reward,
-            opened(server, uid, Holder.TRAINER) as trainer,
-        ):
-            await flood(reward, 40 * MB, channel=Channel.REWARDS, suffix="results")
-            await flood(trainer, 100 * MB)
-        await prepare(streams, job, TRAJECTORIES)
-        found = {name: config["max_bytes"] for name, config in (await configurations(streams, job)).items()}
-    assert 80 * MB < found.pop(rewards) < 84 * MB
-    assert limits[weights] + 200 * MB < found.pop(weights) < limits[weights] + 204 * MB
-    assert found == {name: limit for name, limit in limits.items() if name not in {rewards, weights}}

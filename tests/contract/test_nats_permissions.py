@@ -708,25 +708,6 @@ async def test_the_operator_lets_a_stream_grow_that_no_role_of_the_job_may_touch
         await coordinator.grow(Channel.TRAJECTORIES, wanted)  # and has not shrunk
 
 
-async def test_a_stream_of_an_earlier_release_is_told_of_too(
-    installation: NatsInstallation, uid: str
-) -> None:
-    job = job_of(uid)
-    stream = StreamNames.of_job(namespace="default", job="roles", uid=uid).stream(Channel.REWARDS)
-    async with installation.operating() as job_streams, job_streams.client(job) as client:
-
-        async def call(request: str, body: dict[str, Any]) -> dict[str, Any]:
-            answer = await client.request(
-                f"$JS.API.STREAM.{request}.{stream}", json.dumps(body).encode(), timeout=20
-            )
-            return json.loads(answer.data)["config"]
-
-        created = await call("INFO", {})
-        await call("UPDATE", {name: value for name, value in created.items() if name != "republish"})
-        await prepare(job_streams, job, TRAJECTORY_BYTES)
-        assert await call("INFO", {}) == created
-
-
 async def test_a_role_waits_for_the_queue_that_the_operator_creates(
     installation: NatsInstallation, uid: str
 ) -> None:

@@ -59,7 +59,7 @@ def role(
     issuer: Issuer = ISSUER,
     connect: float = SECONDS,
 ) -> NatsStore:
-    """A role's store; without the authority in its credentials as releases before TLS made them."""
+    """A role's store; without the authority in its credentials if it is not `certified`."""
     names = StreamNames.of_job(namespace="default", job="j", uid=uid)
     credentials = lasting_credentials(issuer, Holder.ROLLOUT, namespace="default", job="j", uid=uid)
     return NatsStore(

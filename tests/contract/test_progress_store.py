@@ -12,8 +12,7 @@ from random_trajectories import trajectory
 from rljob_core.actions import StoredProgress
 from rljob_core.ports import Channel, MessageStore
 from rljob_core.trajectory import FinishReason
-from rljob_runtime.messaging import chunks, wire
-from rljob_runtime.messaging.chunks import CHUNKS_HEADER
+from rljob_runtime.messaging import wire
 from rljob_runtime.messaging.progress import PROGRESS_HEADER, PartialTrajectory, ProgressStore
 
 CUT, WHOLE = 2_000, 1 << 20
@@ -42,9 +41,9 @@ async def test_what_was_put_last_is_found_by_anybody(
     writer = ProgressStore(await connect(), payload_bytes=size)
     reader = ProgressStore(await connect(), payload_bytes=size)
     first = await writer.put(made(500), seed=1)
-    second = await writer.put(made(1000), seed=1, replaces=first)
+    await writer.put(made(1000), seed=1, replaces=first)
     found = await newest(reader)
-    assert (found.inherited.tokens, found.inherited.sequence, found.weights) == (1000, second, ((3, "m3"),))
+    assert (found.inherited.tokens, found.weights) == (1000, ((3, "m3"),))
     assert same(await reader.get("g7.1", found.inherited), made(1000))
     assert await reader.trajectories() == ("g7.1",)
 
@@ -65,8 +64,7 @@ async def test_a_header_that_says_something_else_than_the_payload_is_no_progress
     store: MessageStore, lie: dict[str, object]
 ) -> None:
     progress = ProgressStore(store, payload_bytes=WHOLE)
-    await progress.put(made(500), seed=1)
-    (message,) = await store.get(Channel.PROGRESS, [(await newest(progress)).inherited.sequence])
+    (message,) = await store.get(Channel.PROGRESS, [await progress.put(made(500), seed=1)])
     assert message is not None
     header = json.loads(message.headers[PROGRESS_HEADER])
     header["inherited"] |= lie
@@ -102,34 +100,13 @@ async def test_an_engine_that_continues_cut_progress_deletes_all_of_it(
     store = await connect()
     await ProgressStore(store, payload_bytes=CUT).put(made(500), seed=1)
     successor = ProgressStore(await connect(), payload_bytes=CUT)
-    inherited = (await newest(successor)).inherited
-    assert same(await successor.get("g7.1", inherited), made(500))
-    await successor.put(made(900, attempt=2), seed=1, replaces=inherited.sequence)
-    found = await newest(successor)
-    assert same(await successor.get("g7.1", found.inherited), made(900, attempt=2))
-    await successor.delete([found.inherited.sequence])
-    assert not await store.suffixes(Channel.PROGRESS, ">")
-
-
-async def test_chunks_that_the_release_before_has_named_by_their_sequences_are_found_and_deleted(
-    store: MessageStore,
-) -> None:
-    await ProgressStore(store, payload_bytes=WHOLE).put(made(500), seed=1)
-    message = await store.last(Channel.PROGRESS, "g7.1")
-    assert message is not None
-    pieces, rest = chunks.cut(message.data, CUT)
-    at = [await store.publish(Channel.PROGRESS, f"g7.1.1-500.{n}", piece) for n, piece in enumerate(pieces)]
-    assert len(at) > 1
-    headers = {
-        PROGRESS_HEADER: message.headers[PROGRESS_HEADER],
-        CHUNKS_HEADER: ",".join(map(str, at)),
-    }
-    await store.publish(Channel.PROGRESS, "g7.1", rest, headers=headers)
-    progress = ProgressStore(store, payload_bytes=CUT)
-    got = await progress.get("g7.1", (await newest(progress)).inherited)
+    got = await successor.get("g7.1", (await newest(successor)).inherited)
     assert same(got, made(500))
     assert got is not None
-    await progress.delete([got.sequence])
+    sequence = await successor.put(made(900, attempt=2), seed=1, replaces=got.sequence)
+    found = await newest(successor)
+    assert same(await successor.get("g7.1", found.inherited), made(900, attempt=2))
+    await successor.delete([sequence])
     assert not await store.suffixes(Channel.PROGRESS, ">")
 
 

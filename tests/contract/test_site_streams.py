@@ -341,27 +341,6 @@ async def _holds(store: NatsStore, channel: Channel, count: int) -> bool:
     return (await store._state(channel))["messages"] >= count  # a mark that was sent twice counts, too
 
 
-async def test_a_site_that_was_joined_by_an_earlier_release_takes_marks_once_it_is_joined_again(
-    job: SitedJob,
-) -> None:
-    hub, site = await job.begin()
-    for channel in MARKED:
-        stream = job.names.stream(channel)
-        info = await site._connection.call(f"STREAM.INFO.{stream}", {})
-        subjects = [job.names.subject_of(channel, ">")]
-        await site._connection.call(f"STREAM.UPDATE.{stream}", {**info["config"], "subjects": subjects})
-        info = await hub._connection.call(f"STREAM.INFO.{stream}", {})
-        (source,) = info["config"]["sources"]
-        del source["subject_transforms"]
-        await hub._connection.call(f"STREAM.UPDATE.{stream}", {**info["config"], "sources": [source]})
-    await site.publish(Channel.TRAJECTORIES, "w", b"before", message_id="p1")
-    await arrived(hub, Channel.TRAJECTORIES, "w", 1)
-    await job.join()
-    await site.publish(Channel.TRAJECTORIES, "w", b"after", message_id="p2")
-    await marked(hub, "c1/1")
-    assert await arrived(hub, Channel.TRAJECTORIES, "w", 2) == [b"before", b"after"]
-
-
 async def _says(hub: NatsStore, value: bytes) -> bool:
     return await signal(hub, f"{SITE_SIGNALS}{SITE}") == value
 

@@ -226,7 +226,7 @@ async def test_going_back_to_a_version_before_those_that_a_site_has_joins_it_wit
         await same(hub, site)
 
 
-async def test_what_an_earlier_release_has_purged_goes_when_the_site_is_joined(job: SitedJob) -> None:
+async def test_what_the_hub_has_lost_goes_when_the_site_is_joined(job: SitedJob) -> None:
     hub, site = await job.begin()
     async with Trainer(job, hub) as trainer:
         await trainer.write(2)

@@ -312,6 +312,16 @@ def test_an_altered_manifest_is_rejected(place: Place, damage: Change) -> None:
     assert store.manifests() == store.proposals(0) == []
 
 
+def test_a_manifest_of_another_format_is_rejected_and_says_so(place: Place) -> None:
+    store = place.store()
+    write(store, 1)
+    place.damage("v1-a1", manifest=lambda data: data.replace(b'"format": 1', b'"format": 2'))
+    with pytest.raises(
+        WeightsRejected, match=r"v1-a1 has another `format` .*: use the release that wrote it"
+    ):
+        store.manifest("v1-a1")
+
+
 def test_tensors_of_another_version_are_rejected(place: Place) -> None:
     store = place.store()
     first = write(store, 1, {"a": torch.zeros(4)})

@@ -51,7 +51,7 @@ def progress_of(trajectory: str, attempt: int, run: Run) -> StoredProgress:
     """What an engine publishes of it; the same again is the same message."""
     weights = tuple(sorted(run.weights))
     digest = f"{trajectory}@{attempt} {run.span} {weights}"
-    return StoredProgress(Inherited(attempt, 1, run.span, 0, attempt, digest), weights)
+    return StoredProgress(Inherited(attempt, 1, run.span, 0, digest), weights)
 
 
 @dataclass
@@ -62,6 +62,7 @@ class ModelEngine:
     manifest: str = ""
     epoch: int = 0
     pool: str = "a"
+    site: str = ""
     slots: int = 1
     """What it says; it generates all that it is sent at once."""
     inbox: list[tuple[int, EngineWork]] = field(default_factory=list)
@@ -151,7 +152,8 @@ class ModelEngine:
     def signal(self, name: str) -> EngineSignal:
         held = len(self.held) + len(self.running)
         running = len(self.running)
-        return EngineSignal(name, self.pool, self.epoch, self.version, held, self.slots, running, 0, 0)
+        counts = (self.epoch, self.version, held, self.slots, running, 0, 0)
+        return EngineSignal(name, self.pool, *counts, site=self.site)
 
 
 @dataclass

@@ -193,7 +193,7 @@ class ModelOverSites(Model):
         self.absences |= {s: replace(mark, number=0) for s, mark in marks.items()}  # of another coordinator
         self.held = [(replace(m, number=0) if isinstance(m, SiteMarkSeen) else m, r) for m, r in self.held]
         if THERE in self.engines:
-            self.engines[THERE].pool = "b"
+            self.engines[THERE].pool, self.engines[THERE].site = "b", SITE
         super()._start_coordinator()
         self.begins = False
         if not self.cut:

@@ -63,7 +63,7 @@ class Job(RecordedPlanner):
         self.see(GenerationEnded(engine, STRAGGLER, attempt, RELEASED, failure=False))
         asked = self.last(FindProgress)
         assert (asked.trajectories, asked.attempts) == ((STRAGGLER,), (attempt + 1,))
-        made = Inherited(attempt, tokens, VersionSpan(0, 0), 5, 7, "d")
+        made = Inherited(attempt, tokens, VersionSpan(0, 0), 5, "d")
         self.see(ProgressFound(STRAGGLER, attempt + 1, StoredProgress(made, ((0, ""),))))
 
 

@@ -81,7 +81,7 @@ def stored(
 ) -> StoredProgress:
     versions = [version for version, _ in weights]
     span = VersionSpan(min(versions), max(versions))
-    return StoredProgress(Inherited(attempt, tokens, span, 77, 12, "digest"), weights)
+    return StoredProgress(Inherited(attempt, tokens, span, 77, "digest"), weights)
 
 
 def lost(**changes: Any) -> RecordedPlanner:
@@ -253,22 +253,20 @@ def test_under_keep_only_the_same_weights_continue() -> None:
         assert (sent.attempt, sent.inherited is not None) == (2, goes_on)
 
 
-@pytest.mark.parametrize("stored", [None, 7], ids=["", "of the release before"])
-def test_a_drained_engine_is_left_once_its_last_results_were_seen(stored: int | None) -> None:
+def test_a_drained_engine_is_left_once_its_last_results_were_seen() -> None:
     job = RecordedPlanner()
     job.engine("e0.x")
     first, second = (job.sent(t) for t in (TRAJECTORY, "g1.0"))
     job.engine("e0.x", draining=True)
     job.engine("e1.x")
-    job.see(EngineGone("e0.x", stored))
+    job.see(EngineGone("e0.x"))
     job.lose("e0.x")  # its signal may be gone before that
     job.see(PayloadSeen(6, ()))  # another's
     assert job.last(SiblingReset) is None
     span = VersionSpan(0, 0)
     job.see(PayloadSeen(7, (Summary(first.trajectory, first.attempt, span, 9, 9, "d"),)))
-    if stored is None:
-        assert job.last(SiblingReset) is None
-        job.see(EngineDrained(8, "e0.x"))
+    assert job.last(SiblingReset) is None
+    job.see(EngineDrained(8, "e0.x"))
     resets = [r for r in job.records if isinstance(r, SiblingReset)]
     assert [(r.trajectory, r.reason, r.carries) for r in resets] == [(second.trajectory, "Drained", True)]
 

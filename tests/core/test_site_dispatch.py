@@ -60,7 +60,9 @@ def far(name: str = "far", *, site: str = "west", **changes: Any) -> EngineView:
 def say(job: PlannerContext, engine: EngineView, **changes: Any) -> bool:
     """The engine signals; whether its site is held back from then on, or no longer."""
     known = {"epoch": 0, "version": engine.version, "held": 0, "slots": engine.slots, "running": 0}
-    signal = EngineSignal(engine.engine, engine.pool, waiting=0, tokens=0, **{**known, **changes})
+    signal = EngineSignal(
+        engine.engine, engine.pool, waiting=0, tokens=0, site=engine.site, **{**known, **changes}
+    )
     return job.transfers.heard(engine, signal, job.now)
 
 
@@ -137,7 +139,7 @@ def test_what_needs_weights_that_are_not_there_goes_where_they_are() -> None:
 def test_the_lag_is_that_of_the_newest_version_that_came() -> None:
     transfers = SiteTransfers({"west": WAN})
     engine = far()
-    signal = EngineSignal("far", "b", 0, 0, 0, 64, 0, 0, 0)
+    signal = EngineSignal("far", "b", 0, 0, 0, 64, 0, 0, 0, site="west")
     transfers.heard(engine, signal, 0.0)
     assert transfers.wait("west", 1.0) == 0.0
     transfers.committed(1, 10.0)
@@ -310,7 +312,8 @@ class Backlog(TwoSites):
             return
         held = len(engine.running) + len(engine.waiting)
         counts = (0, engine.version, held, engine.slots, len(engine.running), 0, 0)
-        said = EngineSignal(engine.name, "b", *counts, outbox_bytes=self.outbox, outbox_limit=1 << 30)
+        outbox = {"outbox_bytes": self.outbox, "outbox_limit": 1 << 30}
+        said = EngineSignal(engine.name, "b", *counts, site=self.site_of(engine.name), **outbox)
         self.observe(SignalSeen(engine.name, said))
 
     @property

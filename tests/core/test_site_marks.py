@@ -30,7 +30,6 @@ from rljob_core.planner.site_links import (
 from rljob_core.planner.site_marks import PROGRESS_HEARTBEATS
 from rljob_core.records import Dispatched, Generated, SiblingReset
 from rljob_core.site_actions import FindMark, MarkFound, SendMark, SiteHeartbeat, SiteMarkSeen
-from rljob_core.trajectory import State
 
 
 @pytest.fixture
@@ -338,7 +337,7 @@ def without_the_pool(world: TwoSites) -> None:
     world.restart_coordinator("c2")
 
 
-def said(world: TwoSites, engine: str, site: str | None) -> None:
+def said(world: TwoSites, engine: str, site: str) -> None:
     world.observe(SignalSeen(engine, EngineSignal(engine, "b", 0, 0, 4, 16, 4, 0, 0, site=site)))
 
 
@@ -350,16 +349,13 @@ def test_a_site_is_heard_whose_pool_was_removed_for_what_is_generated_there() ->
     assert set(world.planner.context.sites.links) == {"east"}
 
 
-@pytest.mark.parametrize("site", ["east", None])
-def test_an_engine_of_a_removed_pool_is_at_its_site_after_the_coordinator_was_replaced(
-    site: str | None,
-) -> None:
+def test_an_engine_of_a_removed_pool_is_at_its_site_after_the_coordinator_was_replaced() -> None:
     world = TwoSites()
     world.begin()
     held = world.work_there()
     without_the_pool(world)
     assert set(world.planner.context.sites.links) == {"east"}  # by what it is generating
-    said(world, THERE, site)
+    said(world, THERE, "east")
     world.cut = True
     world.beat(LEASE_HEARTBEATS + 5)
     assert not world.resets("EngineLost")
@@ -390,7 +386,6 @@ def test_a_site_is_forgotten_once_no_pool_and_no_engine_is_there() -> None:
     assert "east" not in {held.site for held in world.planner.context.lookups.held}
     world.observe(OwnHeartbeat())
     assert not sites.links
-    assert sites.of_pool("b") == ""
 
 
 def test_what_is_to_be_cancelled_at_a_site_that_is_away_keeps_it_known_for_its_grace() -> None:
@@ -418,13 +413,3 @@ def test_an_engine_can_claim_to_be_at_so_many_sites_only() -> None:
         job.see(OwnHeartbeat())
     assert set(sites.links) == {"east"}
     assert not engines
-
-
-def test_engines_of_the_release_before_say_nothing_of_their_site() -> None:
-    world = TwoSites()
-    world.begin()
-    assert world.planner.context.site_of(THERE) == "east"
-    said(world, "e7.x", None)
-    assert world.planner.context.site_of("e7.x") == "east"
-    assert world.planner.state.siblings()
-    assert {s.site for s in world.planner.state.siblings() if s.state is State.GENERATING} == {"", "east"}

@@ -166,6 +166,9 @@ class TwoSites(World):
         for engine in list(self.engines.values()):
             self.swap(engine)
 
+    def site_of(self, engine: str) -> str:
+        return "east" if self.pools.get(engine) == "b" else ""
+
     def start(self) -> None:
         """Both engines are there before anything is dispatched."""
         self.take_charge("c1")
@@ -175,7 +178,13 @@ class TwoSites(World):
         self.observe(
             *(
                 SignalSeen(
-                    e.name, EngineSignal(e.name, self.pools.get(e.name, "a"), 0, 0, 0, e.slots, 0, 0, 0)
+                    e.name,
+                    EngineSignal(
+                        e.name,
+                        self.pools.get(e.name, "a"),
+                        *(0, 0, 0, e.slots, 0, 0, 0),
+                        site=self.site_of(e.name),
+                    ),
                 )
                 for e in engines
             )
@@ -302,7 +311,7 @@ def test_an_engine_that_is_away_counts_in_no_load(world: TwoSites):
 
     def signal(running: int) -> None:
         profile = EngineProfile(0.01, 0.0, 0.0, 9)
-        seen = EngineSignal(THERE, "b", 0, 0, 4, 4, running, 0, 0, profile=profile, context=90)
+        seen = EngineSignal(THERE, "b", 0, 0, 4, 4, running, 0, 0, profile=profile, context=90, site="east")
         world.observe(SignalSeen(THERE, seen))
 
     signal(3)
@@ -504,7 +513,7 @@ def test_a_death_that_is_reported_late_counts_for_what_the_engine_has_still(worl
     world.settle()
     assert set(world.resets("EngineLost")) == set(kept)
     assert world.planner.context.sites.cancelled == {}
-    late = EngineSignal(THERE, "b", 0, 0, 1, 4, 1, 0, 0)
+    late = EngineSignal(THERE, "b", 0, 0, 1, 4, 1, 0, 0, site="east")
     world.observe(SignalSeen(THERE, late))
     assert THERE not in world.planner.context.liveness.engines
     world.go_on()
@@ -609,7 +618,7 @@ def test_a_pool_that_is_added_while_the_job_runs_is_at_its_site():
 
 def at_site(job: RecordedPlanner, name: str, **signal: Any) -> None:
     """An engine of the pool at the site signals."""
-    job.see(SignalSeen(name, EngineSignal(name, "b", 0, 0, 0, 8, 0, 0, 0, **signal)))
+    job.see(SignalSeen(name, EngineSignal(name, "b", 0, 0, 0, 8, 0, 0, 0, **{"site": "east", **signal})))
 
 
 def test_progress_is_resumed_at_the_hub_alone_as_it_comes_to_no_site():
@@ -668,7 +677,10 @@ def test_an_engine_that_is_away_is_not_asked_to_release_anything():
 def test_siblings_are_not_recalled_from_an_engine_that_is_away(away: bool):
     job = RecordedPlanner(data={"promptsPerStep": 2, "groupSize": 2}, rollout={**POOLS, "progressTokens": 0})
     job.see(SiteHeartbeat("east"))
-    signals = (EngineSignal(name, pool, 0, 0, 0, 8, 0, 0, 0) for name, pool in ((HERE, "a"), (THERE, "b")))
+    signals = (
+        EngineSignal(name, pool, 0, 0, 0, 8, 0, 0, 0, site=site)
+        for name, pool, site in ((HERE, "a", ""), (THERE, "b", "east"))
+    )
     job.see(*(SignalSeen(signal.engine, signal) for signal in signals))
     for _ in range(AWAY_HEARTBEATS if away else 0):
         job.see(OwnHeartbeat())
@@ -681,7 +693,7 @@ def test_suspects_are_tried_where_they_can_be_sent():
     world = TwoSites(job_config(**JOB), poison=lambda work: group_of(work.trajectory) in killers)
     world.cut = True
     world.start()
-    world.observe(SignalSeen(THERE, EngineSignal(THERE, "b", 0, 0, 0, 16, 0, 0, 0)))
+    world.observe(SignalSeen(THERE, EngineSignal(THERE, "b", 0, 0, 0, 16, 0, 0, 0, site="east")))
     world.engines[HERE].version = 0
     world.observe(SignalSeen(HERE, EngineSignal(HERE, "a", 0, 0, 0, 16, 0, 0, 0)))
     world.go_on()
@@ -762,7 +774,11 @@ def test_held_out_answers_are_taken_from_an_engine_that_awaits_weights():
 
 def test_an_engine_that_has_drained_behind_a_backlog_has_not_died(world: TwoSites):
     held = world.work_there()
-    world.observe(SignalSeen(THERE, EngineSignal(THERE, "b", world.epoch, 0, 0, 16, 0, 0, 0, draining=True)))
+    world.observe(
+        SignalSeen(
+            THERE, EngineSignal(THERE, "b", world.epoch, 0, 0, 16, 0, 0, 0, draining=True, site="east")
+        )
+    )
     world.observe(EngineGone(THERE))
     world.engines.pop(THERE)
     for _ in range(AWAY_HEARTBEATS + 5):

@@ -287,10 +287,14 @@ class World:
         if engine.name in self.engines:
             running, held = len(engine.running), len(engine.running) + len(engine.waiting)
             pool = self.pools.get(engine.name, "a")
-            signal = EngineSignal(
-                engine.name, pool, 0, engine.version, held, engine.slots, running, 0, 0, stuck=engine.stuck
-            )
+            counts = (0, engine.version, held, engine.slots, running, 0, 0)
+            site = self.site_of(engine.name)
+            signal = EngineSignal(engine.name, pool, *counts, stuck=engine.stuck, site=site)
             self.observe(SignalSeen(engine.name, signal))
+
+    def site_of(self, engine: str) -> str:
+        """Where an engine says that it is; none is anywhere but at the hub."""
+        return ""
 
     def give_back(self, engine: SimulatedEngine) -> None:
         released, engine.released = engine.released, []

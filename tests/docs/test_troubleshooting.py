@@ -151,11 +151,6 @@ def test_weights_that_do_not_verify_are_continued_from_an_earlier_version() -> N
             JobFailed("the payloads of 801 groups were missing when step 3 was to train on them"),
             faults.SERVER,
         ),
-        # In the words of earlier releases.
-        (
-            JobFailed("the payloads of 801 groups were not there when step 3 was to train on them"),
-            faults.SERVER,
-        ),
         (JobFailed("what nobody has thought of"), faults.UNKNOWN),
     ],
 )

@@ -227,7 +227,7 @@ def test_the_job_s_bounds_hold_and_the_scaler_s_figure_stays(
     found = children(job, defaults, pools={"cpu": pool("cpu", **{"rljob.dev/spec-replicas": "scaled"})})
     manifest = found["RolloutPool chain-sum-rollout-cpu"]
     assert manifest["spec"]["replicas"] == 5
-    assert manifest["spec"]["scaling"] == {"policy": "External", **scaling}
+    assert manifest["spec"]["scaling"] == {"policy": "External", "owner": "Hub", **scaling}
     assert found["Deployment chain-sum-rollout-cpu"]["spec"]["replicas"] == engines
     assert found["PodDisruptionBudget chain-sum-rollout-cpu"]["spec"]["minAvailable"] == engines - 1
 

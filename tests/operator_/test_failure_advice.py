@@ -198,7 +198,7 @@ async def test_another_job_begins_with_its_checkpoint_once_it_may_have_one(
 async def test_it_stays_as_it_is_also_when_the_operator_is_upgraded(
     server: Any, shared: ClusterDefaults, make_job: MakeJob
 ) -> None:
-    """The condition of an earlier release has the error alone, and gets the advice; no event repeats it."""
+    """A condition of other words gets this operator's; no event repeats it."""
     job = make_job()
     result = await failed(server, shared, job, RAISED)
     said, events = result.status, len(server.events)

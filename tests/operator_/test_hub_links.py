@@ -135,7 +135,7 @@ async def test_a_domain_that_was_mistyped_is_mended_by_another_site_of_the_name(
         await until_async(lambda: "JetStream domain est: is it" in hub.api.condition("Connected", "message"))
         client = hub.connection.client
         assert client is not None
-        # As an earlier release would have made it.
+        # As it is made before the site has said hello.
         await create_stream(client, SiteBucketNames(SITE, "est").mirror_at_hub())
     again = HubOperator(servers.hub.url, defaults)
     again.put()

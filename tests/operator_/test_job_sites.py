@@ -260,21 +260,6 @@ async def test_a_site_of_a_newer_release_is_read_without_what_is_new_and_a_broke
     assert refused.value.reason == "SitesUnreadable"
 
 
-@pytest.mark.parametrize("spec", [{"graceSeconds": 0}, {"graceSeconds": 30}, {"graceSeconds": 31}])
-async def test_a_stored_site_whose_grace_an_earlier_release_took_counts_with_one_that_is_long_enough(
-    spec: dict[str, int],
-) -> None:
-    stored = site_manifest(namespaces=["*"], link={"bitsPerSecond": 500_000, "colour": "green"}, **spec)
-    watch = SiteWatch(SitesServer([Page([stored], "5")]), changed=lambda: None)
-    await watch.read()
-    watch.known.check(job_at("east"))
-    assert watch.known.sites["east"].spec.grace_seconds == 32
-    watch.take({**stored, "status": {"connected": True}})
-    assert watch.known.sites["east"].spec.grace_seconds == 32
-    watch.take({**stored, "spec": {**stored["spec"], "graceSeconds": 33}})
-    assert watch.known.sites["east"].spec.grace_seconds == 33
-
-
 def test_links_reach_the_configuration_and_restart_the_coordinator_alone(defaults: ClusterDefaults) -> None:
     job = job_at(None, "east")
 

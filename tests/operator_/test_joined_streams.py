@@ -298,7 +298,7 @@ def test_of_what_a_site_says_only_reports_of_jobs_there_are_read() -> None:
     assert set(read_reports(text, [a, b])) == reported_jobs(text) == {a, b}
 
 
-def test_a_copy_of_an_earlier_release_is_made_again_with_a_limit() -> None:
+def test_a_copy_with_another_limit_is_made_again() -> None:
     wanted = SiteBucketNames(SITE, SITE).mirror_at_hub("x")
     hello = BucketHello(created="x")
     assert not is_outdated(wanted, wanted, last=0, hello=hello)

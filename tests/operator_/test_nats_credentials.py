@@ -303,9 +303,8 @@ def test_accounts_follow_from_seeds_alone() -> None:
 
 
 def test_the_servers_configuration_holds_no_secret() -> None:
-    secret = replace(seeds(), shared=seed_of(NkeyKind.ACCOUNT, bytes(32)))
-    text = server_config(secret)
-    for seed in (getattr(secret, name) for name in Seeds.__slots__):
+    text = server_config(seeds())
+    for seed in (getattr(seeds(), name) for name in Seeds.__slots__):
         assert seed
         assert seed not in text
 

@@ -116,7 +116,7 @@ def test_it_makes_what_is_missing_and_nothing_else(here: Kubectl, service_accoun
     assert (first.returncode, first.stdout) == (0, f"made {', '.join(SECRETS)}\n"), first.stderr
     before = stored(here)
     assert fits(stored(here), here.namespace)
-    here("delete", "secret", CERTIFICATE_SECRET, ROUTES_SECRET)  # which releases before TLS did not have
+    here("delete", "secret", CERTIFICATE_SECRET, ROUTES_SECRET)
     assert run(service_account, here.namespace).stdout == f"made {CERTIFICATE_SECRET}, {ROUTES_SECRET}\n"
     assert run(service_account, here.namespace).stdout == "all Secrets are there; nothing made\n"
     after = stored(here)

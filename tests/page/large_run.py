@@ -100,7 +100,7 @@ async def _store(folder: RunFolder, spec: dict[str, Any], *, steps: int, traject
         ledger = Ledger(store, job="0123", instance="one")
         await ledger.replay()
         writer = Writer(1_000_001, "one")
-        pipeline = PipelineSet(0, "BoundedAsync", 1, "Update", 3, 16)
+        pipeline = PipelineSet(0, "BoundedAsync", 1, "Update", 3, 16, 0.75)
         claim: list[Record] = [EpochClaimed(writer.number, "one", "0123"), pipeline]
         await ledger.claim(writer, [*claim, TrainerAttempt(1, writer.number, 0)])
         held: list[Record] = []

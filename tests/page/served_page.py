@@ -40,6 +40,7 @@ def a_run(folder: Path, *lines: Any, **files: Any) -> Path:
         "name": "sums",
         "namespace": "default",
         "uid": "0",
+        "format": 1,
         "model": "",
         "nats_url": "",
         "manifest": manifest,

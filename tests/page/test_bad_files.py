@@ -30,6 +30,7 @@ def manifest(**spec: Any) -> dict[str, Any]:
         "name": "sums",
         "namespace": "default",
         "uid": "0",
+        "format": 1,
         "model": "",
         "nats_url": "",
         "manifest": {"metadata": None, "spec": {"steps": 4, **spec}},

@@ -1,4 +1,4 @@
-"""Columns of metrics.jsonl: of this and other releases, half written, taken back."""
+"""Columns of metrics.jsonl: half written, taken back."""
 
 from __future__ import annotations
 

@@ -187,7 +187,11 @@ async def test_what_is_no_run_s_number_is_refused(run: Path, runs: str) -> None:
         ({}, "finished", "nats/store is missing"),
         ({"job.json": b"{"}, "damaged", "job.json cannot be read"),
         ({"job.json": b"[]"}, "damaged", "job.json holds no JSON object"),
-        ({"job.json": {"name": "of a later release", "colour": 1}}, "damaged", "job.json cannot be read"),
+        (
+            {"job.json": {"format": 1, "name": "of somebody else", "colour": 1}},
+            "damaged",
+            "job.json cannot be read",
+        ),
         ({"summary.json": b"\x00"}, "interrupted", "summary.json cannot be read"),
         ({"status.json": b"[1]"}, "finished", "status.json holds no JSON object"),
         ({"engines.json": b'{"a": 1}'}, "finished", "engines.json cannot be read"),
@@ -290,7 +294,7 @@ async def test_a_run_without_samples_says_why(run: Path) -> None:
     async with page(run) as client:
         found = (await client.get("/api/runs/0/samples")).json()
     assert found["groups"] == []
-    assert "no samples: an earlier release of rljob ran it" in found["reason"]
+    assert "no samples yet: they come with the first scores" in found["reason"]
 
 
 async def test_a_folder_that_is_no_run_and_one_that_is_removed(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,6 @@ from rljob_sim.timeline import GENERATING, PUBLISHING, TRAINER, TRAINING, WAITIN
 from runs import LiveRun, audit, write_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-OLD_FOLDERS = sorted((Path(__file__).parent / "old_folders").glob("*.tar.xz"))
-"""See `test_old_run_folder.py`: they have no `engines.json`, and their decisions are recorded."""
 
 ENGINE = {
     "name": "Emulated",
@@ -114,20 +109,6 @@ def test_without_decisions_and_engines_too_little_is_known(run: LiveRun) -> None
         aside.rename(folder.decisions)
     finally:
         folder.engines.write_bytes(kept)
-    assert refused.code == 2
-    assert "does not tell how fast its engines are" in refused.errors[0]
-
-
-@pytest.mark.parametrize("archive", OLD_FOLDERS, ids=lambda path: path.name.removesuffix(".tar.xz"))
-def test_an_old_run_is_known_by_its_decisions_alone(archive: Path, tmp_path: Path) -> None:
-    with tarfile.open(archive) as tar:
-        tar.extractall(tmp_path, filter="data")
-    output = tmp_path / "example" / "run"
-    measured, as_it_was = simulated("--from", output)
-    assert measured["steps"] == 6
-    assert as_it_was["engines"] == "2 cpu"
-    shutil.rmtree(output / "decisions")
-    refused = rljob("simulate", "--from", output)
     assert refused.code == 2
     assert "does not tell how fast its engines are" in refused.errors[0]
 

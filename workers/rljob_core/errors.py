@@ -8,7 +8,7 @@ RLJobError
 ├── Fenced                a newer writer (coordinator epoch, trainer attempt) has replaced this one
 ├── StopRequested         a role was asked to stop before the job was over
 ├── CorruptPayload        bytes from a stream do not decode (counted as a dead letter)
-│   └── UnknownVersion    … because a newer release wrote them
+│   └── UnknownVersion    … because another release wrote them
 ├── CorruptLedger         a message of the ledger does not decode, or is another job's; readers stop there
 ├── BackupDamaged         a backup lacks what its index names, or holds something else in its place
 ├── WeightsRejected       stored weights do not match the digests in their manifest
@@ -71,7 +71,7 @@ class CorruptPayload(RLJobError):
 
 
 class UnknownVersion(CorruptPayload):
-    """A payload written by a newer release than this one."""
+    """A payload in the format of another release."""
 
 
 class CorruptLedger(RLJobError):

@@ -89,8 +89,7 @@ _BY_WORDS = [
     (re.compile(r"^(?:\w+: )?the trajectory stream holds .* MB and step \d+ needs"), STORAGE),
     (re.compile(r"Versions that do verify"), WEIGHTS),
     (re.compile(r"is not finite|\bstep \d+: out of memory\b"), TRAINING),
-    # Earlier releases wrote "not there".
-    (re.compile(r"payloads of \d+ groups were (missing|not there)"), SERVER),
+    (re.compile(r"payloads of \d+ groups were missing"), SERVER),
     (re.compile(r"trainer attempts failed, spec\.backoffLimit"), TRAINER),
     (re.compile(r"activeDeadlineSeconds"), DEADLINE),
     (re.compile(r"\bof the ledger\b"), LEDGER),

@@ -161,28 +161,6 @@ def _subject_limit(channel: Channel) -> Definition:
     return {"max_msgs_per_subject": most, "discard_new_per_subject": True}
 
 
-def missing_settings(definition: Mapping[str, Any], held: Mapping[str, Any], messages: int) -> Definition:
-    """What a stream of an earlier release lacks of its definition, and can get without losing a message.
-
-    Args:
-        definition: of the stream in this release.
-        held: its configuration.
-        messages: that it has. A server to which a lower limit for each subject is given drops messages.
-    """
-    found = {name: definition[name] for name in ("republish",) if name in definition and name not in held}
-    subjects = list(held.get("subjects") or ())
-    if lacking := [subject for subject in definition.get("subjects", ()) if subject not in subjects]:
-        found["subjects"] = subjects + lacking
-    if definition.get(_ROLLUP) and not held.get(_ROLLUP):
-        found[_ROLLUP] = True
-    if held.get("max_msgs_per_subject", -1) <= 0 and messages <= definition["max_msgs_per_subject"]:
-        names = ("max_msgs_per_subject", "discard_new_per_subject")
-        found |= {name: definition[name] for name in names if name in definition}
-    if held.get("max_msgs", -1) <= 0 and messages <= definition.get("max_msgs", -1):
-        found["max_msgs"] = definition["max_msgs"]
-    return found
-
-
 def _announced(subject: str) -> Definition:
     """The server publishes the headers of each stored message again: a reader without consumer then asks for it."""
     return {"src": subject, "dest": stored_subject(subject), "headers_only": True}

@@ -21,7 +21,7 @@ _DIGITS = 19
 
 
 def begins(headers: Mapping[str, str], *, own: int) -> int | None:
-    """The sequence that `BEGINS` names; None where there is none: an earlier release has written the version.
+    """The sequence that `BEGINS` names; None if it names none that can be.
 
     Args:
         headers: of a manifest's message.

@@ -136,6 +136,7 @@ class SimulatedEngine:
             context=batch.context + begun * len(batch.running),
             kv_tokens=self.kind.kv_tokens,
             longest=self._longest(batch.step + begun),
+            site=self.kind.site,
             announced=self._newest,
         )
 

@@ -216,7 +216,6 @@ class SimulatedJob:
                 tokens=response.tokens,
                 span=span,
                 seed=work.seed,
-                sequence=next(self._sequences),
                 digest=f"{work.trajectory}/{work.attempt}",
             )
             self._progress[work.trajectory] = StoredProgress(inherited, tuple(weights))

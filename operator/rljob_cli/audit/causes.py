@@ -31,8 +31,8 @@ class Moment:
     """What was in force when a record was written.
 
     Attributes:
-        spec: the spec under which the coordinator began; None if it is of an earlier release.
-        pipeline: the newest pipeline settings; None if the ledger has none.
+        spec: the spec under which the coordinator began; None if the ledger has lost it.
+        pipeline: the newest pipeline settings; None if the ledger has lost them.
         finished: whether the job had ended.
         version: the newest version.
         evaluated: the versions that were evaluated.

@@ -22,13 +22,12 @@ def unaltered(run: AuditedRun) -> CheckOutcome:
     for message in run.evidence.ledger:
         if not message.counts:
             continue
-        if message.digest != message.expected_digest and (message.digest or seen):
+        if message.digest != message.expected_digest:
             text = (
                 "does not have the digest of what it holds and of what precedes it: one of them was altered"
             )
             found.append(damage((f"message {message.sequence}",), text))
-        if message.digest:
-            seen.setdefault(message.digest, message.sequence)
+        seen.setdefault(message.digest, message.sequence)
     found += _misnamed(run, seen)
     return len(seen), found
 
@@ -45,7 +44,7 @@ def _misnamed(run: AuditedRun, seen: dict[str, int]) -> Iterator[Violation]:
         for record in batch.records:
             if isinstance(record, MicroBatchAssigned) and message.sequence in valid:
                 assigned = message.sequence
-            elif isinstance(record, StepCommitted) and record.ledger:
+            elif isinstance(record, StepCommitted):
                 name, named = (f"version {record.version}",), seen.get(record.ledger)
                 if named is None or named >= message.sequence:
                     yield Violation(name, "its manifest names a ledger that this one does not continue")

@@ -24,7 +24,7 @@ class LedgerMessage:
         batch: records and their writer.
         snapshot: snapshot of the state after all earlier records, with all its parts joined.
         counts: whether it was appended to the message that it names as its predecessor (`messaging.ledger.Chain`).
-        digest: the chain digest in its header; "" if an earlier release wrote it.
+        digest: the chain digest in its header; "" if it has none.
         expected_digest: the chain digest that follows from its content and the digest of the message before it.
     """
 

@@ -103,8 +103,8 @@ class History(Training):
     def _check_specs(self, message: LedgerMessage, records: Sequence[Record]) -> None:
         """Check that each claim has one spec. Specs without a claim are checked when it is known what was in force.
 
-        Claims of earlier releases have none; those releases wrote no chain digests either. Nor have the claims of those
-        who are no coordinators: of a restore from a backup, and of a rollback, which records nothing else.
+        Claims of those who are no coordinators have none: of a restore from a backup, and of a rollback, which records
+        nothing else.
         """
         name = (f"message {message.sequence}",)
         claims = [record for record in records if isinstance(record, EpochClaimed)]
@@ -113,8 +113,7 @@ class History(Training):
         if claims and specs > len(claims):
             self.unlike_spec.append(Violation(name, "is one claim with several specs"))
         elif claims:
-            needs_spec = not specs and not claims[0].former and message.digest
-            self.claimed_without_spec = name if needs_spec else ()
+            self.claimed_without_spec = () if specs or claims[0].former else name
         elif self.claimed_without_spec and not all(isinstance(record, _OF_ROLLBACKS) for record in records):
             text = "is a coordinator's claim without the spec under which it began: it was removed"
             self.incomplete.append(damage(self.claimed_without_spec, text))

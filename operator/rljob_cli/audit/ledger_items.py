@@ -54,7 +54,6 @@ class Planned:
         consumed: steps that trained the group; more than one is a violation.
         aborted: records that aborted the group; more than one is a violation.
         assigned: whether it was ever assigned to the trainer.
-        has_spec: whether the coordinator that planned it has recorded its spec, as earlier releases did not.
     """
 
     record: GroupReserved
@@ -63,7 +62,6 @@ class Planned:
     consumed: list[int] = field(default_factory=list)
     aborted: list[GroupAborted] = field(default_factory=list)
     assigned: bool = False
-    has_spec: bool = False
 
     @property
     def ended(self) -> bool:

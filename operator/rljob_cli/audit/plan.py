@@ -18,7 +18,7 @@ class Plan:
     Attributes:
         stamps: staleness bound of each step: its buffer's, or its commit's if the ledger has lost the buffer.
         groups: all reserved groups, by id.
-        specs: the specs under which coordinators claimed the ledger; [] in ledgers of earlier releases.
+        specs: the specs under which coordinators claimed the ledger.
         moves: number of groups that were moved to another buffer.
         resumed: for each attempt that continued an earlier one, how many tokens it inherited.
         out_of_order: trainer attempts that went back, and results of an attempt that is not the current one.
@@ -48,7 +48,7 @@ class Plan:
         self._check_prompt(record)
         ids = [trajectory_id(record.group, n) for n in range(record.siblings)]
         members = {i: Member() for i in ids}
-        self.groups[record.group] = Planned(record, record.step, members, has_spec=bool(self.specs))
+        self.groups[record.group] = Planned(record, record.step, members)
         self._check_stamp(record.group, record.min_version, record.step, "was reserved into")
 
     def _check_size(self, ids: tuple[str, ...], field: str, size: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isclose
 
 from rljob_cli.audit.audited_run import AuditedRun, CheckOutcome
-from rljob_cli.audit.evidence import Violation, damage
+from rljob_cli.audit.evidence import Violation
 from rljob_core.advantage import group_advantages
 from rljob_core.trajectory import group_of
 
@@ -13,22 +13,17 @@ from rljob_core.trajectory import group_of
 def trained_rewards(run: AuditedRun) -> CheckOutcome:
     """Check that the trainer was sent the ledger's rewards and the advantages that follow from them.
 
-    Logs of earlier releases have neither, and manifests no digest of the ledger. Of a restored step, the ledger may
-    have lost the rewards; the advantages then still follow from the rewards that the trainer was sent.
+    Of a restored step, the ledger may have lost the rewards; the advantages then still follow from the rewards that the
+    trainer was sent.
     """
     found: list[Violation] = []
     examined = 0
     fed = {(step, item.trajectory): item for step, item in run.fed_items}
     for commit in run.history.commits:
-        groups: dict[str, list[tuple[str, float, float | None]]] = {}
+        groups: dict[str, list[tuple[str, float, float]]] = {}
         for consumed in commit.consumed:
             item = fed.get((consumed.step, consumed.trajectory))
             if item is None:
-                continue
-            if commit.record.ledger and (item.reward is None or item.advantage is None):
-                text = "its reward or its advantage is gone from the trainer's own log"
-                found.append(damage((consumed.trajectory,), text))
-            if item.reward is None:
                 continue
             examined += 1
             groups.setdefault(group_of(consumed.trajectory), []).append(
@@ -45,13 +40,11 @@ def trained_rewards(run: AuditedRun) -> CheckOutcome:
     return examined, found
 
 
-def _wrong_advantages(
-    siblings: list[tuple[str, float, float | None]], *, scale_by_std: bool
-) -> list[Violation]:
+def _wrong_advantages(siblings: list[tuple[str, float, float]], *, scale_by_std: bool) -> list[Violation]:
     """What the trainer was sent of a group (id, reward, advantage) and does not follow from its rewards."""
     expected = group_advantages([reward for _, reward, _ in siblings], scale_by_std=scale_by_std)
     return [
         Violation((name,), f"was trained with the advantage {sent:g}, its rewards give {right:g}")
         for (name, _, sent), right in zip(siblings, expected, strict=True)
-        if sent is not None and not isclose(sent, right, rel_tol=1e-6, abs_tol=1e-9)
+        if not isclose(sent, right, rel_tol=1e-6, abs_tol=1e-9)
     ]

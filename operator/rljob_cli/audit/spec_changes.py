@@ -24,7 +24,7 @@ PIPELINE_FIELDS = {
 
 
 def completed(spec: dict[str, Any]) -> dict[str, Any]:
-    """The spec with defaults for fields that the release that wrote it did not have."""
+    """The spec with defaults for fields that are left out."""
     try:
         return RLJobSpec.model_validate(spec).model_dump(mode="json", by_alias=True)
     except ValidationError:
@@ -64,4 +64,4 @@ def _unlike(values: dict[str, Any], record: PipelineSet) -> Iterator[str]:
         yield "mode"
         return
     found = {**pipeline.model_dump(mode="json", by_alias=True), "maxStaleness": pipeline.bound}
-    yield from (field for field, value in said.items() if value is not None and found[field] != value)
+    yield from (field for field, value in said.items() if found[field] != value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -77,16 +77,12 @@ def _at(spec: Any, path: str) -> Any:
 
 
 def _in_force(history: History) -> dict[str, Any]:
-    """What the ledger says of the newest spec; only parts of it in ledgers of earlier releases."""
+    """What the ledger says of the newest spec."""
     spec: dict[str, Any] = completed(history.specs[-1]) if history.specs else {}
     if history.pipelines.settings:
         newest = history.pipelines.settings[-1]
         said = {field: getattr(newest, name) for field, name in PIPELINE_FIELDS.items()}
-        told = {field: value for field, value in said.items() if value is not None}
-        spec["pipeline"] = PipelineSpec.model_validate(told).model_dump(mode="json", by_alias=True)
-    if not history.specs and history.groups:
-        newest_group = next(reversed(history.groups.values()))
-        spec["data"] = {"groupSize": len(newest_group.members)}
+        spec["pipeline"] = PipelineSpec.model_validate(said).model_dump(mode="json", by_alias=True)
     return spec
 
 
@@ -139,8 +135,7 @@ def _differences(ledger: dict[str, Any], other: dict[str, Any]) -> Iterator[Diff
 
 def _leaves(path: str, one: Any, other: Any) -> Iterator[Difference]:
     if isinstance(one, dict) and isinstance(other, dict):
-        names: Iterable[str] = one if path == "data" and len(one) == 1 else {**one, **other}
-        for name in names:
+        for name in {**one, **other}:
             if name not in _PLACES:
                 yield from _leaves(f"{path}.{name}", one.get(name), other.get(name))
     elif one != other and not _is_default_bound(path, one, other):

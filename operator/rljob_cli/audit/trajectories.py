@@ -76,17 +76,15 @@ def prompts(run: AuditedRun) -> CheckOutcome:
     """Check that prompts were planned in the data's order, and that what is left names the prompts of its groups."""
     found = list(run.history.disordered)
     groups = run.history.groups
-    stated = [(item.trajectory, item.prompt, "the payload that was trained") for _, item in run.fed_items]
+    stated: list[tuple[str, int | None, str]] = [
+        (item.trajectory, item.prompt, "the payload that was trained") for _, item in run.fed_items
+    ]
     stated += [(p.trajectory, p.prompt, "its payload") for p in run.evidence.payloads]
     for trajectory, prompt, source in stated:
         group = groups.get(group_of(trajectory))
         if prompt is not None and group is not None and prompt != group.record.prompt:
             text = f"is of prompt {group.record.prompt}, but {source} answers prompt {prompt}"
             found.append(Violation((trajectory,), text))
-    for _, item in run.fed_items:
-        planned = groups.get(group_of(item.trajectory))
-        if item.prompt is None and planned is not None and planned.has_spec:
-            found.append(damage((item.trajectory,), "its prompt is gone from the trainer's own log"))
     return len(groups), found
 
 

@@ -89,11 +89,7 @@ def _manifest(folder: RunFolder) -> tuple[dict[str, Any], str, list[str]]:
         fields = ", ".join(
             ".".join(map(str, detail["loc"])) for detail in error.errors(include_url=False)[:3]
         )
-        return (
-            stored,
-            model,
-            [f"job.json was written by another release ({fields}): defaults are not filled in"],
-        )
+        return {}, model, [f"job.json holds no valid job ({fields}): its manifest is not compared"]
     return job.model_dump(mode="json", by_alias=True), model, []
 
 

@@ -27,7 +27,7 @@ from rljob_operator.nats.permissions import Holder
 
 _TOKEN = re.compile(r"(?<=-----BEGIN NATS USER JWT-----\n).*?(?=\n)")
 _URIS = ("weights_uri", "checkpoint_uri", "trainer_log_uri", "samples_uri")
-_EARLIER = "an operator of an earlier release made it, or the operator has not seen it yet"
+_UNSEEN = "the operator has not seen it yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class JobViewer:
         """
         found = self.cluster.config_map(self.job, names.audit(self.job))
         if found is None or names.CONFIG_FILE not in found:
-            raise SpecError(self.job, f"has no ConfigMap {names.audit(self.job)}: {_EARLIER}")
+            raise SpecError(self.job, f"has no ConfigMap {names.audit(self.job)}: {_UNSEEN}")
         try:
             config = JobConfig.model_validate_json(found[names.CONFIG_FILE])
         except ValueError as error:
@@ -83,14 +83,14 @@ class JobViewer:
         tokens = self.cluster.config_map(self.job, names.tokens(self.job)) or {}
         token = tokens.get(Holder.VIEWER.value)
         if token is None:
-            raise SpecError(self.job, f"has no viewer's token in {names.tokens(self.job)}: {_EARLIER}")
+            raise SpecError(self.job, f"has no viewer's token in {names.tokens(self.job)}: {_UNSEEN}")
         replace_text(file, _TOKEN.sub(token, made[CREDENTIALS_FILE], count=1))
         return True
 
     def _made(self) -> dict[str, str]:
         found = self.cluster.config_map(self.job, names.viewer(self.job))
         if found is None:
-            raise SpecError(self.job, f"has no ConfigMap {names.viewer(self.job)}: {_EARLIER}")
+            raise SpecError(self.job, f"has no ConfigMap {names.viewer(self.job)}: {_UNSEEN}")
         return found
 
     def _service(self, service: ServicePort, url: str) -> Manifest | None:

@@ -37,6 +37,9 @@ from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.local.replace_text import replace_text
 from rljob_runtime.process.fsync import create_folder
 
+FORMAT = 1
+"""Of a run's folder; `job.json` says it. Raised with any change that another release would misread."""
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -57,6 +60,7 @@ class Identity:
         mirrors: whether it does: its storage is elsewhere.
         downloads: `revision` and `path` of what was downloaded, by the URI in the manifest: the revision stays the one
             with which the job began.
+        format: of the folder.
     """
 
     name: str
@@ -74,6 +78,7 @@ class Identity:
     viewer: str = ""
     mirrors: bool = False
     downloads: dict[str, dict[str, str]] = field(default_factory=dict)
+    format: int = FORMAT
 
     @property
     def site_links(self) -> dict[str, SiteLinkSpec]:
@@ -165,10 +170,17 @@ class RunFolder:
         """The job that the folder belongs to; None if it belongs to none yet.
 
         Raises:
-            SpecError: `job.json` cannot be read.
+            SpecError: `job.json` cannot be read, or is of another format.
         """
         try:
-            return Identity(**json.loads(self.job.read_text(encoding="utf-8")))
+            content = json.loads(self.job.read_text(encoding="utf-8"))
+            if isinstance(content, dict) and (written := content.get("format")) != FORMAT:
+                raise SpecError(
+                    str(self.job),
+                    f"is of format {written}, and this release of rljob reads {FORMAT}: use the release that wrote it, "
+                    "or name another folder",
+                )
+            return Identity(**content)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, RecursionError) as error:

@@ -69,9 +69,7 @@ def why_none(run: Path) -> str:
         return f"{run}: no samples yet: they come with the first scores"
     spec = identity.manifest.get("spec")
     kept = spec.get("samples") if isinstance(spec, dict) else None
-    if not isinstance(kept, dict):
-        return f"{run}: no samples: an earlier release of rljob ran it, which kept none"
-    if not kept.get("keepBytes"):
+    if isinstance(kept, dict) and not kept.get("keepBytes"):
         return f"{run}: no samples: spec.samples.keepBytes is 0"
     return (
         f"{run}: no samples yet: they come with the first scores; if the job has steps already, "

@@ -107,7 +107,7 @@ def _notes(answer: SampledAnswer) -> str:
     notes = [versions]
     if answer.trained is not None and answer.trained.staleness:
         notes.append(f"stale {answer.trained.staleness}")
-    if answer.trained is not None and answer.trained.advantage is not None:
+    if answer.trained is not None:
         notes.append(f"adv {answer.trained.advantage:+.2f}")
     if len(answer.parts) > 1:
         notes += [f"{name.rpartition(':')[2]} {value:g}" for name, value in answer.parts.items()]

@@ -38,7 +38,7 @@ class RecordedDecisions:
 def read_decisions(folder: Path) -> RecordedDecisions | None:
     """Read all logs of a run, in the order in which their coordinators began; None if there are none.
 
-    Only the names of what is used here must be those of this release. A last line that is cut off is left out.
+    A last line that is cut off is left out.
     """
     logs = sorted((begun, path) for path in folder.glob("*.jsonl") if (begun := _begun(path)) is not None)
     if not logs:
@@ -112,7 +112,7 @@ class _DecisionReader:
         try:
             signal = ENGINE_SIGNAL.validate_python(value["signal"])
         except ValidationError:
-            return  # of another release
+            return  # damaged
         if signal.profile is not None:
             self.found.engines[engine.rpartition(".")[0]] = signal
         self._versions[engine], self._slots[engine] = signal.version, signal.slots

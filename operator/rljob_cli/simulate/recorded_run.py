@@ -189,7 +189,7 @@ def _engines(folder: RunFolder, decisions: RecordedDecisions | None) -> tuple[En
         raise SpecError(
             OPTION,
             f"{folder.path} does not tell how fast its engines are: each measures it in its first steps, and `rljob "
-            "run` writes it to engines.json every 5 s (releases before did not). Continue the run for a while, or "
+            "run` writes it to engines.json every 5 s. Continue the run for a while, or "
             "name devices by --engines and leave out --from",
         )
     return tuple(signal for signal in found if signal.profile is not None)

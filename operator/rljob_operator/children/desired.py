@@ -199,18 +199,11 @@ def rollout_pool(
             "pool": pool.name,
             **({"managedBy": names.site_manager(pool.datacenter or "")} if elsewhere else {}),
             "replicas": replicas,
-            **({} if pool.scaling is None else {"scaling": _scaling(pool.scaling)}),
+            **({} if pool.scaling is None else {"scaling": pool.scaling.model_dump(by_alias=True)}),
             "config": job.config_text,
             "template": template,
         },
     }
-
-
-def _scaling(spec: ScalingSpec) -> Manifest:
-    """Without an owner that is not needed: RolloutPools of an earlier release have none, and stay as they are."""
-    hidden = {"owner"} if spec.owner == "Hub" else set()
-    found: Manifest = spec.model_dump(by_alias=True, exclude=hidden)
-    return found
 
 
 def engines(pool: Manifest) -> int:

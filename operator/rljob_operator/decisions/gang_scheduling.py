@@ -46,7 +46,7 @@ def asks_for_another(observed: Observed, gang: Gang) -> bool:
     pods = [pod for pod in observed.pods if pod.attempt == gang.attempt]
     waiting = len(pods) < gang.nodes or any(not pod.scheduled and not pod.ready for pod in pods)
     asked = observed.job.spec.trainer.gang
-    return gang.state is GangState.RUNNING and waiting and gang.asked not in {"", asked}
+    return gang.state is GangState.RUNNING and waiting and gang.asked != asked
 
 
 def gang_scheduled(observed: Observed, attempt: int | None) -> dict[ConditionKind, ConditionValue]:

@@ -63,7 +63,7 @@ class Gang:
         failures: number of failed attempts before it.
         config_hash: digest of what the Job was rendered from.
         kind: the kind of object by which its pods are placed together; None if each is placed by itself.
-        asked: `trainer.gang` of the job when the Job was made; empty for one of an earlier release.
+        asked: `trainer.gang` of the job when the Job was made.
         terminating: whether the Job is being deleted.
         began: when it was started, if that is known.
         ended: when it failed or completed.

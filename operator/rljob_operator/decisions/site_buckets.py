@@ -36,7 +36,7 @@ _COPY_OF = "rljob.copy-of"
 
 
 class BucketHello(BaseModel):
-    """What one side says of the bucket that it writes. An older release says nothing: then all fields are empty.
+    """What one side says of the bucket that it writes; all fields are empty until it says something.
 
     Attributes:
         created: when the server created the bucket's stream, by which it differs from others of its name.
@@ -190,7 +190,7 @@ def bucket_definition(bucket: str) -> Definition:
 
 
 def copied_source(config: Mapping[str, Any]) -> str:
-    """`BucketHello.source` of what a mirror is a copy of; empty if an older release has made it."""
+    """`BucketHello.source` of what a mirror is a copy of; empty if it was made before that was said."""
     return str((config.get("metadata") or {}).get(_COPY_OF, ""))
 
 

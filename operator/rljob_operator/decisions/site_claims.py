@@ -27,7 +27,7 @@ class SiteClaim:
     contested: datetime | None = None
 
     def after(self, created: str, now: datetime) -> SiteClaim:
-        """The claim once somebody has said hello; one of an older release does not say which server it has."""
+        """The claim once somebody has said hello; a hello that cannot be read does not say which server it has."""
         if not created or created == self.created:
             return replace(self, heard=now)
         if self.created and self.heard is not None and now - self.heard <= SILENT:

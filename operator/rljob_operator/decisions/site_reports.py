@@ -94,7 +94,7 @@ class SiteBeat(BaseModel):
         pools: identifies what it has read of the hub; empty if it has read nothing.
         hub_heard: when it heard the hub last, in seconds since 1970 by its own clock, for an operator that starts; 0 if
             never.
-        pools_last: the newest sequence of that; 0 of an older release.
+        pools_last: the newest sequence of that; 0 if it has read nothing.
         reports: identifies what it has written besides beats.
         outbox_bytes: that the site has stored for the hub.
         mirror_lag: messages of the hub that it lacks.

@@ -53,7 +53,7 @@ class StreamUse:
 
     Attributes:
         bytes: that it has now.
-        limit: that it may have; 0 if it has no limit, or is not there.
+        limit: that it may have; 0 if it is not there.
     """
 
     bytes: int = 0
@@ -176,9 +176,7 @@ def storage(
             wanted = max(use.limit, available) if grows else use.limit
             short = short or not grows or 2 * use.bytes > wanted
         limits[name] = wanted
-    # A stream that an earlier release has made without limit keeps none if there is no room for one.
-    unlimited = sum(2 * use.bytes for name, use in held.items() if not limits[name])
-    allowed = max(before, replicas * (sum(limits.values()) + unlimited))
+    allowed = max(before, replicas * sum(limits.values()))
     allowed = -(-allowed // _STEP) * _STEP
     if capacity is not None:
         allowed = max(before, min(allowed, replicas * capacity))
@@ -187,9 +185,7 @@ def storage(
 
 def _wanted(use: StreamUse, first: int, *, grows: bool) -> int:
     """The limit that a stream should have."""
-    if use.limit and (not grows or 2 * use.bytes <= use.limit):
-        return max(use.limit, first)
-    return first + 2 * use.bytes if grows else max(first, 2 * use.bytes)
+    return first + 2 * use.bytes if grows and 2 * use.bytes > use.limit else max(use.limit, first)
 
 
 def in_words(room: Room, storage: Storage) -> str:

@@ -18,14 +18,12 @@ from rljob_operator.nats.credentials import (
     CREDENTIALS_FILE,
     Issuer,
     operator_credentials,
-    shared_signing_seed,
     system_signing_seed,
 )
 from rljob_operator.nats.job_accounts import UNLIMITED, account_token
 from rljob_operator.nats.jwt import (
     NkeyKind,
     checked_seed,
-    derived_seed,
     is_account,
     public_key,
     seed_of,
@@ -53,11 +51,6 @@ ACCOUNTS_FOLDER = "/data/accounts"
 """Where the server keeps the jobs' accounts."""
 
 _MOST_SERVERS = 5
-#: Of a release in which all jobs shared two accounts. Its signing key was of another kind, and nobody needs the account
-#: `roles` any more, but the streams are in `streams` until the operator has moved them.
-_FORMER_STREAMS, _FORMER_ROLES = "streams", "roles"
-#: Seeds of accounts of which the public key is enough.
-_ACCOUNTS = frozenset({"system", "shared"})
 #: Position of the token of the sender's account in `permissions.REPORTS`.
 _SENDER = len(f"{REPORTS}.*".split("."))
 
@@ -68,15 +61,12 @@ class Seeds:
 
     Attributes:
         system: of the account whose users create and delete accounts; or its public key, where the seed is gone.
-        shared: of the account that had the streams of all jobs in an earlier release, which are moved from there;
-            empty in an installation that never had it, or needs it no more.
     """
 
     operator: str
     system: str
     accounts: str
     signing: str
-    shared: str = ""
 
     @classmethod
     def complete(cls, known: Mapping[str, str], random: Callable[[int], bytes]) -> Self:
@@ -92,9 +82,7 @@ class Seeds:
         seeds = {}
         for name in cls.__slots__:
             kind = NkeyKind.OPERATOR if name in {"operator", "signing"} else NkeyKind.ACCOUNT
-            if name == "shared" and not known.get(name):
-                continue  # nobody has streams there
-            if name in _ACCOUNTS and is_account(known.get(name, "")):
+            if name == "system" and is_account(known.get(name, "")):
                 seeds[name] = known[name]
             else:
                 seeds[name] = checked_seed(kind, known[name]) if name in known else seed_of(kind, random(32))
@@ -108,13 +96,13 @@ class Seeds:
             ValueError: it is not a seeds file, or a seed is missing.
         """
         known = known_seeds(text)
-        if missing := sorted(set(cls.__slots__) - known.keys() - {"shared"}):
+        if missing := sorted(set(cls.__slots__) - known.keys()):
             raise ValueError(f"lacks {', '.join(missing)}: `rljob nats-init` adds what is missing")
         return cls.complete(known, bytes)
 
     def text(self) -> str:
         """The content of a seeds file."""
-        return json.dumps({name: seed for name, seed in asdict(self).items() if seed}, indent=2) + "\n"
+        return json.dumps(asdict(self), indent=2) + "\n"
 
 
 def known_seeds(text: str) -> dict[str, str]:
@@ -126,15 +114,6 @@ def known_seeds(text: str) -> dict[str, str]:
     found = json.loads(text)
     if not isinstance(found, dict) or not all(isinstance(seed, str) for seed in found.values()):
         raise ValueError("is not a JSON object of names and seeds")
-    if _FORMER_STREAMS in found:
-        found["shared"] = found[_FORMER_STREAMS]
-        # Read again, the same file gives the jobs' accounts the same names: they have the streams by then.
-        found["accounts"] = derived_seed(NkeyKind.ACCOUNT, found["shared"], "accounts")
-        found = {
-            name: seed
-            for name, seed in found.items()
-            if name not in {_FORMER_STREAMS, _FORMER_ROLES, "signing"}
-        }
     if strange := sorted(found.keys() - set(Seeds.__slots__)):
         raise ValueError(f"{', '.join(strange)}: unknown; known are {', '.join(Seeds.__slots__)}")
     return found
@@ -147,8 +126,7 @@ def _account(seed: str) -> str:
 
 def issuer(seeds: Seeds) -> Issuer:
     """The part of the seeds that the operator gets."""
-    shared = _account(seeds.shared) if seeds.shared else ""
-    return Issuer(seeds.signing, seeds.accounts, _account(seeds.system), shared)
+    return Issuer(seeds.signing, seeds.accounts, _account(seeds.system))
 
 
 def server_config(seeds: Seeds, *, folder: str = ACCOUNTS_FOLDER) -> str:
@@ -185,22 +163,10 @@ def server_config(seeds: Seeds, *, folder: str = ACCOUNTS_FOLDER) -> str:
         ],
         signing_keys=[public_key(system_signing_seed(seeds.signing))],
     )
-    preload = {system: account}
-    if seeds.shared:
-        # Without the account `roles` beside it, no worker reaches these streams any more.
-        shared = _account(seeds.shared)
-        preload[shared] = account_token(
-            seeds.operator,
-            name="shared",
-            account=shared,
-            limits={**UNLIMITED, "streams": -1, "consumer": -1, "mem_storage": -1, "disk_storage": -1},
-            signing_keys=[public_key(shared_signing_seed(seeds.signing))],
-        )
-    preloaded = "".join(f"  {key}: {json.dumps(jwt)}\n" for key, jwt in preload.items())
     return (
         f"operator: {json.dumps(operator)}\nsystem_account: {system}\n"
         f'resolver {{ type: full, dir: {json.dumps(folder)}, allow_delete: true, interval: "2m" }}\n'
-        f"resolver_preload {{\n{preloaded}}}\n"
+        f"resolver_preload {{\n  {system}: {json.dumps(account)}\n}}\n"
     )
 
 

@@ -25,14 +25,7 @@ from typing import Any, Self
 from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob
 from rljob_operator.nats.jwt import NkeyKind, credentials_file, derived_seed, public_key, token
-from rljob_operator.nats.permissions import (
-    JOB_MOVER,
-    JOB_OPERATOR,
-    OPERATOR,
-    SHARED_MOVER,
-    Holder,
-    Permissions,
-)
+from rljob_operator.nats.permissions import JOB_OPERATOR, OPERATOR, Holder, Permissions
 
 CREDENTIALS_FILE = "user.creds"
 """Key of the credentials in a role's Secret; those that the operator makes have no token."""
@@ -59,8 +52,6 @@ class Issuer:
         accounts_seed: seed (`SA…`) from which the keys that name the jobs' accounts are derived. It stays: an account
             of another name has none of the streams.
         system_account: public key of the account whose users may create and delete accounts.
-        shared_account: public key of the account that had the streams of all jobs in an earlier release, and may have
-            some still; empty if there is none.
         authority: certificates (PEM) of those who sign the servers' certificates, if it is not the one of the seeds;
             a setting of the operator's, no part of its Secret.
     """
@@ -68,7 +59,6 @@ class Issuer:
     signing_seed: str
     accounts_seed: str
     system_account: str
-    shared_account: str = ""
     authority: str = ""
 
     @property
@@ -88,7 +78,7 @@ class Issuer:
 
     def text(self) -> str:
         """The content of the operator's own Secret."""
-        stored = {name: value for name, value in asdict(self).items() if name != "authority" and value}
+        stored = {name: value for name, value in asdict(self).items() if name != "authority"}
         return json.dumps(stored, indent=2) + "\n"
 
 
@@ -171,30 +161,13 @@ def job_token(keys: JobKeys, holder: Holder, expires: int | None = None) -> str:
 
 def stream_credentials(keys: JobKeys, *, at_site: bool = False) -> str:
     """The credentials with which the operator, or that of a site, connects to the account of a job's streams."""
-    granted = JOB_MOVER if keys.issuer.shared_account else JOB_OPERATOR
     return user_credentials(
         name="operator",
         seed=keys.user(STREAMS),
         signing=keys.signing(STREAMS),
         account=keys.account(STREAMS),
-        granted=_SITE_OPERATOR if at_site else granted,
+        granted=_SITE_OPERATOR if at_site else JOB_OPERATOR,
     )
-
-
-def shared_credentials(issuer: Issuer) -> str:
-    """The credentials with which the operator moves streams out of the account that all jobs shared."""
-    return user_credentials(
-        name="operator",
-        seed=derived_seed(NkeyKind.USER, issuer.signing_seed, "shared"),
-        signing=shared_signing_seed(issuer.signing_seed),
-        account=issuer.shared_account,
-        granted=SHARED_MOVER,
-    )
-
-
-def shared_signing_seed(signing_seed: str) -> str:
-    """Seed of the key that signs the token of the user of the account that all jobs shared."""
-    return derived_seed(NkeyKind.ACCOUNT, signing_seed, "shared")
 
 
 def operator_credentials(issuer: Issuer) -> str:

@@ -22,8 +22,6 @@ from rljob_operator.nats.stream_operations import API, Operations
 #: The queue that reward workers share, and the suffixes of what they read.
 _REWARD_QUEUE = "reward"
 _PAYLOAD, _CHUNKS, _ABSENT, _DRAINED = "payload", "chunk.>", "absent", "drained"
-_FORMER_CHUNK = "chunk"
-"""Under which engines of the release before, which may still run, store all chunks."""
 
 
 class Holder(StrEnum):
@@ -84,7 +82,7 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
             ]
         case Holder.ROLLOUT:
             allowed = [
-                *can.write(Channel.TRAJECTORIES, _PAYLOAD, _CHUNKS, _FORMER_CHUNK, _ABSENT, _DRAINED),
+                *can.write(Channel.TRAJECTORIES, _PAYLOAD, _CHUNKS, _ABSENT, _DRAINED),
                 *can.measure(Channel.TRAJECTORIES),
                 *can.write(Channel.PROGRESS, ">"),
                 *can.delete(Channel.PROGRESS),
@@ -176,25 +174,6 @@ JOB_OPERATOR = Permissions(
         f"{API}.CONSUMER.MSG.NEXT.*.*",
         f"{API}.CONSUMER.DELETE.*.*",
         "$SYS.REQ.USER.INFO",
-    ),
-    subscribe=("_INBOX.>",),
-)
-
-#: The same while streams are moved there from the account that all jobs shared in an earlier release.
-JOB_MOVER = Permissions(
-    publish=(
-        *JOB_OPERATOR.publish,
-        *(f"{API}.STREAM.{request}.*" for request in ("RESTORE", "DELETE")),
-        "$JS.SNAPSHOT.RESTORE.>",
-    ),
-    subscribe=JOB_OPERATOR.subscribe,
-)
-
-#: The operator in that account: it copies streams, and deletes them once they are the job's own.
-SHARED_MOVER = Permissions(
-    publish=(
-        *(f"{API}.STREAM.{request}.*" for request in ("INFO", "SNAPSHOT", "DELETE")),
-        "$JS.SNAPSHOT.ACK.>",
     ),
     subscribe=("_INBOX.>",),
 )

@@ -128,7 +128,7 @@ async def _stored_seeds(
 async def _add_certificates(
     api: KubeApi, namespace: str, random: Callable[[int], bytes], made: list[str]
 ) -> None:
-    """Create the Secrets with certificates that are missing, as releases before TLS did not make them.
+    """Create the Secrets with certificates that are missing.
 
     Raises:
         SetupError: what the operator issues credentials from is not what this version makes.

@@ -11,8 +11,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from functools import partial
 
 import nats.errors
 from nats.aio.client import Client, RawCredentials
@@ -24,7 +22,7 @@ from rljob_core.stream_definitions import GROWING, stream_definitions, stream_li
 from rljob_core.stream_names import StreamNames
 from rljob_operator.decisions.pods import Trouble
 from rljob_operator.decisions.stream_storage import Storage, StreamUse, in_gb, in_words, job_storage
-from rljob_operator.nats.credentials import STREAMS, Issuer, JobKeys, shared_credentials, stream_credentials
+from rljob_operator.nats.credentials import STREAMS, Issuer, JobKeys, stream_credentials
 from rljob_operator.nats.job_accounts import connections_of, job_accounts
 from rljob_operator.nats.permissions import REPORT
 from rljob_operator.reconcile.account_requests import give_account
@@ -33,12 +31,10 @@ from rljob_operator.reconcile.hub_borders import HubBorders
 from rljob_operator.reconcile.nats_connection import NatsConnection, brief_client
 from rljob_operator.reconcile.prepared_jobs import PreparedJobs
 from rljob_operator.reconcile.server_storage import server_storage
-from rljob_operator.reconcile.shared_streams import SETTLE_SECONDS, SharedStreams
 from rljob_operator.reconcile.stream_requests import (
     TIMEOUT_SECONDS,
     StreamRefused,
     ask,
-    complete,
     count_servers,
     create,
     create_queue,
@@ -60,7 +56,6 @@ class JobStreams:
         issuer: what accounts and credentials are made from; None if the server authenticates nobody.
         borders: the accounts between the server and sites; None if sites are not told apart by accounts.
         most: bytes of one replica that the streams of a job may take together; None for a share of a server.
-        settle: see `SharedStreams`.
     """
 
     def __init__(
@@ -70,7 +65,6 @@ class JobStreams:
         *,
         borders: HubBorders | None = None,
         most: int | None = None,
-        settle: float = SETTLE_SECONDS,
     ) -> None:
         self._connection = connection
         self._issuer = issuer
@@ -81,23 +75,12 @@ class JobStreams:
         self._short: dict[str, str] = {}
         """By UID, why a job's streams have less room than they should."""
         self._prepared = PreparedJobs()
-        self._shared: SharedStreams | None = None
-        """Where an earlier release may have put the streams of a job."""
-        if issuer is not None and issuer.shared_account:
-            credentials = RawCredentials(shared_credentials(issuer))
-            self._shared = SharedStreams(
-                partial(brief_client, connection.url, credentials, issuer.trusted),
-                on_end=lambda: connection.on_outage(),  # noqa: PLW0108  it is set later
-                settle=settle,
-            )
 
     def trouble(self, job: RLJob) -> Trouble | None:
         """Why a job cannot begin, or soon not continue, as was found when its streams were last prepared; or None."""
         uid = job.metadata.uid or ""
         if uid in self._refusals:
             return Trouble("StreamsRefused", self._refusals[uid])
-        if self._shared is not None and (moving := self._shared.trouble(uid)) is not None:
-            return moving
         return Trouble("StreamsFull", self._short[uid]) if uid in self._short else None
 
     async def prepare(self, job: RLJob, size: int, *, restorable: bool = False) -> bool:
@@ -150,28 +133,19 @@ class JobStreams:
             restorable=restorable,
             crossings=crossings,
         )
-        of_streams, of_roles = accounts.tokens
-        await give_account(system, of_streams)
+        for token in accounts.tokens:
+            await give_account(system, token)
         key = job.metadata.namespace, job.metadata.name
         growing = {name: given.limits.get(name, 0) for name in map(names.stream, GROWING)}
         self._prepared.add(accounts.streams, key, asked=asked, replicas=replicas, growing=growing)
         definitions = stream_definitions(
             names, trajectory_bytes=size, replicas=replicas, metrics_to=REPORT, limits=given.limits
         )
-        if self._shared is not None and not await self._shared.moved(
-            keys.uid, definitions, partial(self.client, job)
-        ):
-            return False
-        # Before, no worker reaches the streams, so that none of them writes to those that are moved first.
-        await give_account(system, of_roles)
         async with self.client(job) as client:
             for definition in definitions:
                 if not await create(client, definition):
-                    await complete(client, definition)
                     await replicate(client, definition["name"], replicas, at_least=asked is None)
-            limited = [
-                await enlarge(client, name, most, unlimited=True) for name, most in given.limits.items()
-            ]
+            limited = [await enlarge(client, name, most) for name, most in given.limits.items()]
             for queue in SHARED_QUEUES:
                 await create_queue(client, names.stream(queue.channel), queue.definition(names))
         return all(limited) and given.limits.get(names.stream(Channel.TRAJECTORIES), 0) >= size
@@ -185,21 +159,11 @@ class JobStreams:
             StreamRefused: there is no room.
         """
         uid, names = job.metadata.uid or "", _names(job)
-        arriving: dict[str, int] = {}
-        if self._shared is not None:
-            arriving = await self._shared.bytes(uid, names.all_streams)
         room = (await server_storage(system)).room(JobKeys.of(job, issuer).account(STREAMS))
         held: dict[str, StreamUse] = {}
         if room.used or room.allowed is not None:
             async with self.client(job) as client:
                 held = await stream_uses(client, names.all_streams)
-        for name, taken in arriving.items():
-            copy = held.get(name, StreamUse())
-            held[name] = StreamUse(max(taken, copy.bytes), copy.limit)
-        if (trajectories := names.stream(Channel.TRAJECTORIES)) in arriving:
-            size = max(size, arriving[trajectories])
-            held[trajectories] = replace(held[trajectories], limit=size)
-        room = replace(room, used=max(room.used, sum(arriving.values()) * replicas))
         given = job_storage(names, room, held, trajectory_bytes=size, replicas=replicas, most=self._most)
         if given.allowed < room.used:
             raise StreamRefused(f"the job's streams take {in_gb(room.used)}: {given.short}")
@@ -244,8 +208,6 @@ class JobStreams:
                 await delete_streams(client, _names(job).all_streams)
             else:
                 accounts = job_accounts(JobKeys.of(job, self._issuer), revision=0)
-                if self._shared is not None:
-                    await self._shared.remove(job.metadata.uid or "", _names(job).all_streams)
                 # The server would keep the streams of an account that it does not know any more.
                 await ask(client, f"$JS.API.ACCOUNT.PURGE.{accounts.streams}", b"")
                 await ask(client, "$SYS.REQ.CLAIMS.DELETE", accounts.deletion.encode())

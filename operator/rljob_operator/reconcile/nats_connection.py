@@ -123,7 +123,7 @@ class NatsConnection:
                 async with asyncio.timeout(_ATTEMPT_SECONDS):
                     await self._connect(client)
                 self._connected()
-                await until_lost(client)
+                await _until_lost(client)
                 self._disconnected()
             # nats-py fails in many ways; whatever it was, the next attempt may succeed.
             except Exception as error:
@@ -189,7 +189,7 @@ async def brief_client(url: str, credentials: RawCredentials, authority: str) ->
                 await client.close()
 
 
-async def until_lost(client: Client) -> None:
+async def _until_lost(client: Client) -> None:
     """Return once the client has no connection any more; its callback may come much later."""
     while client.is_connected:  # noqa: ASYNC110
         await asyncio.sleep(_LOOK_SECONDS)

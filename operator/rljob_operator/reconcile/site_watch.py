@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Set
 
 from pydantic import ValidationError
 
-from rljob_core.spec import Site, SiteLinkSpec
-from rljob_core.spec.site import SILENT_SECONDS, shortest_grace
+from rljob_core.spec import Site
 from rljob_operator.backoff import Backoff
 from rljob_operator.cluster.kube.api import KubeApi
 from rljob_operator.cluster.kube.errors import ApiError
@@ -145,22 +144,10 @@ class SiteWatch:
 def _site(manifest: Manifest) -> Site:
     """The Site, without fields that this release does not know.
 
-    Earlier releases took a grace that is shorter than a beat may take over the link, and so Sites have it that jobs
-    use: it is lengthened here.
-
     Raises:
         ValidationError: it cannot be read.
     """
-    spec = manifest["spec"]
-    link = SiteLinkSpec.model_validate(spec.get("link") or {}, extra="ignore", by_alias=True, by_name=False)
-    grace, shortest = spec.get("graceSeconds"), shortest_grace(link.bits_per_second)
-    if isinstance(grace, int) and grace >= 0 and shortest > max(grace, SILENT_SECONDS):
-        log.warning(
-            "Site %s: graceSeconds %d is shorter than a beat may take over its link: it counts as %d; write so",
-            manifest["metadata"]["name"], grace, shortest,
-        )  # fmt: skip
-        spec = {**spec, "graceSeconds": shortest}
-    shown = {"spec": spec, **{field: manifest[field] for field in ("apiVersion", "kind", "metadata")}}
+    shown = {field: manifest[field] for field in ("apiVersion", "kind", "metadata", "spec")}
     return Site.model_validate(shown, extra="ignore", by_alias=True, by_name=False)
 
 

@@ -13,7 +13,6 @@ from nats.aio.client import Client
 
 from rljob_core.queue_definitions import in_memory, needs_memory
 from rljob_core.spec import RLJob
-from rljob_core.stream_definitions import missing_settings
 from rljob_operator.decisions.stream_storage import StreamUse
 
 log = logging.getLogger(__name__)
@@ -47,8 +46,8 @@ async def count_servers(system: Client) -> int:
         answer = await ask(system, "$SYS.REQ.SERVER.PING.STATSZ", b"{}", timeout=_COUNT_SECONDS)
     except (TimeoutError, nats.errors.Error) as error:
         raise StreamRefused(
-            "the NATS server does not say how many servers there are: is the operator's Secret rljob-nats-issuer of an "
-            "older release? (docs/nats-security.md)"
+            "the NATS server does not say how many servers there are: may the operator's user ask it, or is a server "
+            "away? (docs/nats-security.md)"
         ) from error
     meta = answer["statsz"].get("jetstream", {}).get("meta") or {}
     return max(int(meta.get("cluster_size", 1)), 1)
@@ -94,20 +93,19 @@ async def create(client: Client, definition: Mapping[str, Any]) -> bool:
     return False
 
 
-async def enlarge(client: Client, stream: str, size: int, *, unlimited: bool = False) -> bool:
+async def enlarge(client: Client, stream: str, size: int) -> bool:
     """Let a stream hold at least `size` bytes; False if the server refuses, or has no stream yet.
 
     Args:
         client: in the stream's account.
         stream: its name.
         size: the limit that it gets if it has a smaller one.
-        unlimited: whether a stream without any limit gets this one.
     """
     info = await stream_request(client, "INFO", stream, {})
     if "error" in info:
         return False  # it will be created with this size
     limit = info["config"]["max_bytes"]
-    if limit >= size or (limit <= 0 and not unlimited):
+    if limit >= size or limit <= 0:
         return True
     answer = await stream_request(client, "UPDATE", stream, {**info["config"], "max_bytes": size})
     if (error := answer.get("error")) is not None:
@@ -165,23 +163,6 @@ async def replicate(client: Client, stream: str, replicas: int, *, at_least: boo
         raise StreamRefused(
             f"the stream {stream} keeps {before} replicas instead of {replicas}: {reason_of(error)}"
         )
-
-
-async def complete(client: Client, definition: Mapping[str, Any]) -> None:
-    """Give a stream that an earlier release has created what its definition has since then (`missing_settings`).
-
-    Nothing depends on it: readers ask every now and then without the server saying what is stored.
-    """
-    name = definition["name"]
-    info = await stream_request(client, "INFO", name, {})
-    if "error" in info:
-        return
-    missing = missing_settings(definition, info["config"], int(info["state"]["messages"]))
-    if not missing:
-        return
-    answer = await stream_request(client, "UPDATE", name, {**info["config"], **missing})
-    if (error := answer.get("error")) is not None:
-        log.warning("%s keeps the settings of an earlier release: %s", name, reason_of(error))
 
 
 async def create_queue(client: Client, stream: str, definition: Mapping[str, Any]) -> None:

@@ -3,8 +3,7 @@
 Objects with the job's label are watched: they are among the observed strangers. Of another one, which a write has
 found, no event reports the end, so it is looked at again in each pass, and there is one every `TAKEN_SECONDS`.
 
-No job waits for the name of its viewer's ConfigMap, which only people read: a job of an earlier release runs beside a
-ConfigMap of that name of somebody else.
+No job waits for the name of its viewer's ConfigMap, which only people read.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ async def test_chunks_cost_no_more_than_a_payload_of_the_job(
     headers = {CHUNKS_HEADER: listed, SUMMARY_HEADER: FORGED}
     at = await store.publish(Channel.TRAJECTORIES, "payload", b"four", headers=headers)
     of_progress = [await store.publish(Channel.PROGRESS, f"g1.0.x.{n}", data) for n in range(chunks)]
-    stored = StoredProgress(Inherited(1, 100, VersionSpan(3, 3), 1, 0, "d"), ())
+    stored = StoredProgress(Inherited(1, 100, VersionSpan(3, 3), 1, "d"), ())
     header = TypeAdapter(StoredProgress).dump_json(stored).decode()
     listed = ",".join(map(str, of_progress * named)) or f"x/{chunks}"
     progress_headers = {CHUNKS_HEADER: listed, PROGRESS_HEADER: header}

@@ -287,22 +287,6 @@ def test_progress_that_is_gone_is_given_back() -> None:
     in_virtual_time(test)
 
 
-def test_progress_is_known_by_its_digest_whatever_its_sequence_on_another_server() -> None:
-    async def test(world: World) -> None:
-        instance = await world.start("one")
-        await world.send(instance, work())
-        await asyncio.sleep((LENGTH - EVERY // 2) * STEP_SECONDS)  # its successor makes no further progress
-        await world.kill("one")
-        inherited = replace((await found(world)).inherited, sequence=99)
-        successor = await world.start("two")
-        await world.send(successor, work(attempt=2, inherited=inherited))
-        await world.until(lambda: bool(world.payloads()))
-        assert not world.events()
-        await world.until(lambda: not world.stored(Channel.PROGRESS))
-
-    in_virtual_time(test)
-
-
 def test_cancelled_work_leaves_its_progress_to_others() -> None:
     async def test(world: World) -> None:
         instance = await world.start("one")

@@ -15,9 +15,8 @@ from tests.waiting import within
 from rljob_core.errors import StoreFull
 from rljob_core.ports import Channel, MessageStore
 from rljob_core.trajectory import Trajectory
-from rljob_runtime.messaging import chunks, wire
-from rljob_runtime.messaging.chunks import CHUNKS_HEADER
-from rljob_runtime.messaging.payload_index import SUMMARY_HEADER, EndOfPayloads, LocatedSummary, StreamItem
+from rljob_runtime.messaging import wire
+from rljob_runtime.messaging.payload_index import EndOfPayloads, LocatedSummary, StreamItem
 from rljob_runtime.messaging.summaries import encode_summaries, summarize
 from rljob_runtime.messaging.trajectories import Location, TrajectoryStore
 
@@ -117,23 +116,6 @@ async def test_one_above_the_limit_is_cut_and_comes_back_whole(store: MessageSto
     got = await trajectories.get(locations([by_id["g2.0"], by_id["g1.0"]]))
     assert equal(got[0], large)
     assert equal(got[1], small)
-
-
-async def test_chunks_that_the_release_before_has_named_by_their_sequences_are_found(
-    store: MessageStore,
-) -> None:
-    value = trajectory(2, tokens=3000)
-    pieces, rest = chunks.cut(wire.encode([value]), 4000)
-    at = [await store.publish(Channel.TRAJECTORIES, "chunk", piece) for piece in pieces]
-    assert len(at) > 1
-    headers = {
-        CHUNKS_HEADER: ",".join(map(str, at)),
-        SUMMARY_HEADER: encode_summaries([summarize(wire.pack(value))]),
-    }
-    await store.publish(Channel.TRAJECTORIES, "payload", rest, headers=headers)
-    trajectories = TrajectoryStore(store, payload_bytes=4000)
-    (got,) = await trajectories.get(locations(await located(trajectories, 1)))
-    assert equal(got, value)
 
 
 async def test_an_engines_last_word_follows_its_payloads(store: MessageStore) -> None:

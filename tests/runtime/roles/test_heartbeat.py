@@ -1,9 +1,8 @@
-"""An engine's heartbeat says how much it holds and how fast it is; those of earlier releases are understood."""
+"""An engine's heartbeat says how much it holds and how fast it is."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 
 import virtual_time
 from world import job_config
@@ -69,10 +68,3 @@ def test_a_heartbeat_has_the_context_the_cache_and_the_step_times_of_the_engine(
     assert signal.tokens > 20
     assert signal.context == 22 + signal.tokens
     assert signal.profile == EngineProfile(0.2, 0.0, 0.0, steps=signal.tokens)
-
-
-def test_a_heartbeat_of_an_earlier_release_is_understood() -> None:
-    signal = EngineSignal("a-0.1", "a", 1, 2, held=3, slots=4, running=2, waiting=1, tokens=9)
-    former = json.loads(ENGINE_SIGNAL.dump_json(signal))
-    del former["context"], former["kv_tokens"]
-    assert ENGINE_SIGNAL.validate_json(json.dumps(former)) == signal

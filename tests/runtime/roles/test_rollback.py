@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from evidence_builder import JOB, EvidenceBuilder, job
-from evidence_streams import append
+from evidence_streams import append, seal
 from world import job_config
 
 from rljob_cli.audit import audit
-from rljob_cli.audit.evidence import Evidence
+from rljob_cli.audit.evidence import Evidence, ManifestFile
 from rljob_cli.audit.read import collect
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import CorruptLedger, SpecError
@@ -43,31 +43,23 @@ class Place:
         self.checkpoints = CheckpointStore(str(folder / "checkpoints"), model_path=model)
 
     async def leave(self, evidence_builder: EvidenceBuilder) -> None:
-        sealed = {"": ""}
-        for file in evidence_builder.manifests:
-            assert file.proposal is not None
+        def write(file: ManifestFile, proposal: StepCommitted) -> str:
             written = self.weights.write(
                 version=file.version,
-                parent=sealed[file.parent],
-                proposal=replace(file.proposal, parent=sealed[file.parent], key=key(file.version)),
-                key=key(file.version),
+                parent=proposal.parent,
+                proposal=proposal,
+                key=file.key,
                 tensors=[("steps", np.full(4, file.version, np.float32))],
             )
-            sealed[file.digest] = written.digest
             if file.version < 3:
                 self.checkpoints.write(version=file.version, manifest="", attempt=1, save=lambda _: None)
+            return written.digest
 
-        def rename(record: Any) -> Any:
-            if not isinstance(record, StepCommitted):
-                return record
-            return replace(
-                record,
-                parent=sealed[record.parent],
-                manifest=sealed[record.manifest],
-                key=key(record.version),
-            )
-
-        evidence_builder.rewrite(rename)
+        for number, file in enumerate(evidence_builder.manifests):
+            assert file.proposal is not None
+            proposal = replace(file.proposal, key=key(file.version))
+            evidence_builder.manifests[number] = replace(file, key=key(file.version), proposal=proposal)
+        seal(evidence_builder, write)
         log = self.folder / "trainer" / "attempt-1.jsonl"
         log.parent.mkdir()
         log.write_bytes(b"".join(FED.dump_json(line) + b"\n" for line in evidence_builder.fed))

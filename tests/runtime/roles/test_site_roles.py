@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -371,14 +370,6 @@ def test_a_signal_whose_site_can_be_none_is_refused(name: str) -> None:
     signal = EngineSignal("e0.x", "b", 0, 0, 0, 4, 0, 0, 0, site="east")
     assert messages.signal("engine.e0.x", ENGINE_SIGNAL.dump_json(signal)) == signal
     assert messages.signal("engine.e0.x", ENGINE_SIGNAL.dump_json(replace(signal, site=name))) is None
-
-
-def test_signals_of_the_release_before_are_read() -> None:
-    said = json.loads(ENGINE_SIGNAL.dump_json(EngineSignal("e0.x", "b", 0, 0, 0, 4, 0, 0, 0)))
-    del said["site"]
-    signal = WorkerMessages().signal("engine.e0.x", json.dumps(said).encode())
-    assert signal is not None
-    assert signal.site is None
 
 
 class NoLengths:

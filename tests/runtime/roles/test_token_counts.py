@@ -45,7 +45,7 @@ def test_responses_count_from_when_they_begin_and_from_what_they_resume(heard: A
         counts = asyncio.create_task(TokenCounts(engine, AliveWriter(), running).say_forever())
 
         def submit(trajectory: str, inherited: int = 0) -> None:
-            made = Inherited(1, inherited, VersionSpan(0, 0), 1, 1, "d") if inherited else None
+            made = Inherited(1, inherited, VersionSpan(0, 0), 1, "d") if inherited else None
             running[trajectory] = Running(
                 Generate(trajectory, 1, 0, "", 0, "sampled", 0, inherited=made), PROMPT
             )

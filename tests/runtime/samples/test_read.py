@@ -207,7 +207,7 @@ def test_files_that_cannot_be_read_are_named_and_left_out(run: Path) -> None:
     assert len(page.problems) == 4
     assert [group.group for group in page.groups] == ["g2", "g1", "g0"]
     assert any(problem.startswith(f"{cut.name} is damaged and was left out: ") for problem in page.problems)
-    assert f"{newer.name} was written by a later release of rljob: read it with that release" in page.problems
+    assert f"{newer.name} was written by another release of rljob: read it with that release" in page.problems
     assert f"{other.name} holds no samples of rljob" in page.problems
 
 

@@ -33,7 +33,7 @@ REWARDED = Rewarded(T, 1, 0.5, "")
 
 
 def dispatched(engine: str, attempt: int = 1, inherited: int = 0) -> Dispatched:
-    progress = {T: Inherited(attempt - 1, inherited, VersionSpan(0, 0), 0, 0, "")} if inherited else {}
+    progress = {T: Inherited(attempt - 1, inherited, VersionSpan(0, 0), 0, "")} if inherited else {}
     return Dispatched((T,), (attempt,), engine, 0, progress)
 
 

@@ -1,12 +1,12 @@
 """A job's state as bytes, so that a coordinator need not read its ledger from the beginning.
 
-Field names are a file format: ledgers, decision logs and old run folders hold snapshots.
+Field names are a file format: ledgers and decision logs hold snapshots.
 """
 
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
@@ -48,8 +48,8 @@ class _Snapshot:
     counts: dict[str, int]
     aborted: dict[str, int]
     attempts_failed: dict[str, int]
-    lineage: dict[int, str] = field(default_factory=dict)
-    given_up: tuple[str, ...] = ()
+    lineage: dict[int, str]
+    given_up: tuple[str, ...]
     format: Literal[1] = 1
 
 
@@ -116,7 +116,7 @@ def load(data: bytes) -> JobState:
 
 
 def differences(one: bytes, other: bytes) -> list[str]:
-    """Names of the fields in which two snapshots differ; what an earlier release did not write has its default.
+    """Names of the fields in which two snapshots differ.
 
     Raises:
         ValueError: one of them is no snapshot.

@@ -36,12 +36,10 @@ class GenerationEnded:
 class EngineGone:
     """An engine has drained and stops; it has stored the progress of its unfinished trajectories.
 
-    Its payloads have ended with a message in the trajectory stream (`EngineDrained`), which it has stored before. An
-    engine of the release before stores none, and gives the sequence of its newest payload as `stored`.
+    Its payloads have ended with a message in the trajectory stream (`EngineDrained`), which it has stored before.
     """
 
     engine: str
-    stored: int | None = None
     kind: Literal["engine_gone"] = "engine_gone"
 
 

@@ -96,7 +96,7 @@ class StepMetrics:
         length_correlation, length_recall: how well lengths of answers were predicted: rank correlation, and the part of
             the longest fifth of groups that was predicted to be (`rljob_core.lengths.quality`); 0 while unknown.
         stats: of a commit: what the step did.
-        writer: the number of this one's writer epoch, which differs from that of any other; 0 from earlier releases.
+        writer: the number of this one's writer epoch, which differs from that of any other.
         pipeline: the `spec.pipeline` of the buffers that open now.
         pipeline_refused: why the newest `spec.pipeline` is not in force; empty if it is.
         room_refused: why the trajectory stream is smaller than everything that may be under way; empty if it is not.

@@ -83,12 +83,11 @@ class EngineSignal:
         kv_tokens: how many tokens its KV cache holds; None if the engine does not say, or any number.
         longest: of the running trajectories those that have the most tokens and could be released, each with its
             attempt and how many tokens of its response are stored; `LONGEST` at most.
-        site: where it is, empty for the hub; None from an engine of a release that does not say.
+        site: where it is, empty for the hub.
         outbox_bytes, outbox_limit: of an engine at a site, what its server has stored for the hub of all engines there,
             and how much it may store; 0 for no limit, or if the engine does not say.
         swaps: its newest swaps of weights, `SWAPS_SIGNALLED` at most, the newest last.
-        announced: the newest version that was announced to it, which it may take later; 0 before one was, and from an
-            engine of a release that does not say.
+        announced: the newest version that was announced to it, which it may take later; 0 before one was.
         in_environment: of those that it holds, episodes that wait for their environment: they need no slot.
     """
 
@@ -108,7 +107,7 @@ class EngineSignal:
     context: int = 0
     kv_tokens: int | None = None
     longest: tuple[tuple[str, int, int], ...] = ()
-    site: str | None = None
+    site: str = ""
     outbox_bytes: int = 0
     outbox_limit: int = 0
     swaps: tuple[WeightSwap, ...] = ()

@@ -55,18 +55,15 @@ def on_signal(context: PlannerContext, seen: SignalSeen) -> None:
     if view is None:
         if _is_superseded(context, signal):
             # Its last signal came late. Left in the bucket, the key would be read again and again.
-            _remove_signal(context, signal.engine, sites.site_of_signal(context, signal))
+            _remove_signal(context, signal.engine, signal.site)
             return
-        site = sites.site_of_signal(context, signal)
-        if not context.sites.may_meet(site):
+        if not context.sites.may_meet(signal.site):
             return  # no job has engines at so many sites
-        context.sites.meet(site)
+        context.sites.meet(signal.site)
         view = _register(context, signal)
     liveness.renew(signal.engine)
     context.check_epoch(signal.epoch)
     liveness.load.remove(view)
-    if signal.site is None:
-        sites.place(context, view, signal)  # its pool may be known only now
     view.version = signal.version
     view.held = signal.held
     view.draining = signal.draining or signal.engine in liveness.leaving
@@ -122,7 +119,7 @@ def on_engine_gone(context: PlannerContext, event: EngineGone) -> None:
 
     Its last word may have been read before, perhaps by an earlier coordinator: then it has none.
     """
-    context.liveness.leaving[event.engine] = event.stored
+    context.liveness.leaving[event.engine] = None
     view = context.liveness.engines.get(event.engine)
     if view is not None:
         view.draining = True
@@ -136,13 +133,11 @@ def on_engine_drained(context: PlannerContext, drained: EngineDrained) -> None:
 
 
 def remove_drained(context: PlannerContext) -> None:
-    """Remove each drained engine whose results were all read; the others go when their leases run out."""
-    newest = context.messages.payloads.newest
-    for engine, stored in list(context.liveness.leaving.items()):
+    """Remove each drained engine that has no work; the others go at their last word, or when their leases run out."""
+    for engine in list(context.liveness.leaving):
         is_here = not context.site_of(engine)
-        all_read = is_here and stored is not None and stored <= newest
         has_work = context.state.generating_at(engine) if is_here else context.has_work(engine)
-        if all_read or not has_work:
+        if not has_work:
             hand_over(context, engine, "Drained")
 
 

@@ -30,8 +30,8 @@ class Liveness:
         leases: own heartbeats since each engine's last signal; engines that only the ledger names have one too.
         heartbeats: own heartbeats so far.
         rejected_heartbeats: own heartbeats in a row at which every engine rejected the newest weights.
-        leaving: engines that have drained, and are removed once their results were read: up to their last word in the
-            trajectory stream (None), or up to a sequence, for one of the release before.
+        leaving: engines that have drained, and are removed once their results were read, up to their last word in the
+            trajectory stream.
         removed: engines that were declared lost, with the (trajectory, attempt) pairs that they had. If one of them
             signals again, these are cancelled there.
         dead: engines whose process is known to have ended: a signal of theirs was sent before that.
@@ -45,7 +45,7 @@ class Liveness:
     leases: dict[str, int] = field(default_factory=dict)
     heartbeats: int = 0
     rejected_heartbeats: int = 0
-    leaving: dict[str, int | None] = field(default_factory=dict)
+    leaving: dict[str, None] = field(default_factory=dict)
     removed: dict[str, list[AttemptKey]] = field(default_factory=dict)
     dead: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)

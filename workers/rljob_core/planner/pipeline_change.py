@@ -37,7 +37,7 @@ def pipeline_of(record: PipelineSet) -> PipelineSpec:
         "maxResamples": record.max_resamples,
         "window": record.window,
     }
-    return PipelineSpec.model_validate({name: value for name, value in values.items() if value is not None})
+    return PipelineSpec.model_validate(values)
 
 
 def on_pipeline_changed(context: PlannerContext, pipeline: PipelineSpec) -> None:

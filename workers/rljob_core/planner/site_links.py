@@ -126,7 +126,6 @@ class SiteLinks:
     losses: dict[str, SiteLoss] = field(default_factory=dict)
     lost: frozenset[str] = frozenset()
     numbered: int = 0
-    _of_pool: dict[str, str] = field(default_factory=dict)
 
     def follow(self, pools: Mapping[str, str]) -> None:
         """Take the places of pools. Sites of pools that were removed stay known while engines may live on there.
@@ -134,8 +133,6 @@ class SiteLinks:
         Args:
             pools: the site of each pool.
         """
-        kept = {pool: site for pool, site in self._of_pool.items() if site in self.links}
-        self._of_pool = kept | dict(pools)
         for site in pools.values():
             self.meet(site)
 
@@ -155,11 +152,6 @@ class SiteLinks:
         """Watch the link to a site no longer."""
         self.numbered = max(self.numbered, self.links.pop(site).marks.sent)
         self.cancelled = {e: held for e, held in self.cancelled.items() if held[0] != site}
-        self._of_pool = {pool: where for pool, where in self._of_pool.items() if where != site}
-
-    def of_pool(self, pool: str) -> str:
-        """Where a pool is; "" for the hub, and for a pool that is not known."""
-        return self._of_pool.get(pool, "")
 
     def reaches(self, site: str) -> bool:
         """Whether what is sent to a site can be expected to arrive."""

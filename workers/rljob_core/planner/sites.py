@@ -33,16 +33,8 @@ SITE_AWAY = "SiteAway"
 
 def place(context: PlannerContext, view: EngineView, signal: EngineSignal) -> None:
     """Note where an engine is, and whether it can be reached there; it is counted in no load meanwhile."""
-    view.site = site_of_signal(context, signal)
+    view.site = signal.site
     view.reachable = context.sites.reaches(view.site)
-
-
-def site_of_signal(context: PlannerContext, signal: EngineSignal) -> str:
-    """Where an engine is, as it says itself; of an earlier release's, as the ledger or the spec says."""
-    if signal.site is not None:
-        return signal.site
-    siblings = context.state.generating_at(signal.engine)
-    return siblings[0].site if siblings else context.sites.of_pool(signal.pool)
 
 
 def forget_left(context: PlannerContext) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from rljob_core.records import StepCommitted
 
@@ -57,6 +57,7 @@ class WeightManifest:
         proposal: the commit record, which lets the coordinator restore a lost commit; None for the initial model.
         digest: xxh3-128 of the canonical manifest without this field.
         base: the version that this delta applies to; None for an anchor, which is stored whole.
+        format: of manifest and tensors.
     """
 
     key: str
@@ -66,6 +67,7 @@ class WeightManifest:
     proposal: StepCommitted | None
     digest: str
     base: DeltaBase | None = None
+    format: Literal[1] = 1
 
 
 class WeightStore(Protocol):

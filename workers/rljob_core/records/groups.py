@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from rljob_core.omitted import OMITTED_IF_EMPTY, OMITTED_IF_NONE
+from rljob_core.omitted import OMITTED_IF_EMPTY
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +14,8 @@ class PipelineSet:
 
     Attributes:
         step: whose buffer is the first under these settings.
-        mode, max_staleness, inflight, max_attempts, max_resamples: as in `spec.pipeline`, the bound with its default.
-        window: as in `spec.pipeline`; None from releases that had none.
+        mode, max_staleness, inflight, max_attempts, max_resamples, window: as in `spec.pipeline`, the bound with its
+            default.
     """
 
     step: int
@@ -24,7 +24,7 @@ class PipelineSet:
     inflight: str
     max_attempts: int
     max_resamples: int
-    window: Annotated[float | None, OMITTED_IF_NONE] = None
+    window: float
     kind: Literal["pipeline"] = "pipeline"
 
 

@@ -18,8 +18,6 @@ class Inherited:
         tokens: length of the response so far.
         span: versions that produced these tokens.
         seed: seed of the random stream that drew them, and draws the following ones.
-        sequence: of its message in the progress stream of the coordinator's server. Only engines of the release
-            before find it by that; on another server it is another one.
         digest: digest of its payload.
     """
 
@@ -27,7 +25,6 @@ class Inherited:
     tokens: int
     span: VersionSpan
     seed: int
-    sequence: int
     digest: str
 
 

@@ -50,7 +50,7 @@ class StepCommitted:
         manifest: digest of the version's manifest (empty in the copy that the manifest embeds).
         key: the version's key in the weight store.
         ledger: the ledger's chain digest when the step's last micro-batch was sent, so that the manifest, which embeds
-            this record, testifies to all that the ledger held then. Empty, and absent in JSON, from earlier releases.
+            this record, testifies to all that the ledger held then.
     """
 
     version: int
@@ -125,8 +125,7 @@ class Evaluated:
     """Mean scores on the held-out prompts under `version`.
 
     Attributes:
-        newest, mixed: how many answers hold tokens of later versions, and the newest of these; both 0 if none does, or
-            if an earlier release wrote this, which did not look.
+        newest, mixed: how many answers hold tokens of later versions, and the newest of these; both 0 if none does.
         killers: prompts whose answers killed their engines: they count as 0, and are not asked again.
     """
 

@@ -14,8 +14,6 @@ from rljob_core.trajectory import VersionSpan
 class FedTrajectory:
     """What the trainer read in a payload's header, and was sent with it, before it fed the payload to backward.
 
-    Logs of earlier releases have neither prompt, reward nor advantage.
-
     Attributes:
         prompt: index of the prompt, by the payload.
         reward, advantage: as the coordinator sent them.
@@ -25,9 +23,9 @@ class FedTrajectory:
     attempt: int
     digest: str
     span: VersionSpan
-    prompt: int | None = None
-    reward: float | None = None
-    advantage: float | None = None
+    prompt: int
+    reward: float
+    advantage: float
 
 
 @dataclass(frozen=True, slots=True)

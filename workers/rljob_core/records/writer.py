@@ -54,7 +54,7 @@ class SpecInForce:
 
     It follows each claim, and each change that restarts no coordinator. Later values of `spec.pipeline` have records of
     their own (`PipelineSet`). Nothing is decided by this record: the audit compares it with what user and workers
-    have. Ledgers of earlier releases have none, or only those of claims.
+    have.
     """
 
     spec: dict[str, Any]

@@ -3,16 +3,14 @@
 The chunks are stored first, each under a suffix of its own: `<place>.<name>.<number>`. The message that carries the
 rest has `<name>/<number of chunks>` in a header, so readers see the payload as a whole or not at all. A reader knows
 the place: no header names a message elsewhere. Nor does it name sequences, which are others where the stream is copied
-to another server; those of the release before did, and are still read.
+to another server.
 
-A header of a few bytes could name gigabytes: readers take no list that names a chunk twice, and no payload that is
-larger than any that the job can need.
+A header of a few bytes could name gigabytes: readers take no payload that is larger than any that the job can need.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rljob_core.errors import CorruptPayload
@@ -38,23 +36,6 @@ class WholePayload:
 
     data: bytes
     chunks: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkList:
-    """The chunks that a message names, in order: suffixes, or sequences if the release before has written it."""
-
-    suffixes: Sequence[str] = ()
-    sequences: Sequence[int] = ()
-
-    def __len__(self) -> int:
-        return len(self.suffixes) + len(self.sequences)
-
-    async def fetch(self, store: MessageStore, channel: Channel, part: slice) -> list[Message | None]:
-        """Some of the chunks; None for each that is gone."""
-        if self.sequences:
-            return await store.get(channel, self.sequences[part])
-        return await store.newest(channel, self.suffixes[part])
 
 
 def cut(data: bytes, size: int) -> tuple[list[bytes], bytes]:
@@ -101,8 +82,8 @@ def sequences_in(listed: str, *, most: int) -> list[int]:
     return found
 
 
-def named(message: Message, *, place: str, largest: int, payload_bytes: int = MESSAGE_BYTES) -> ChunkList:
-    """The chunks of a message.
+def named(message: Message, *, place: str, largest: int, payload_bytes: int = MESSAGE_BYTES) -> list[str]:
+    """The suffixes of the chunks of a message, in order.
 
     Args:
         message: the one that names them.
@@ -111,18 +92,17 @@ def named(message: Message, *, place: str, largest: int, payload_bytes: int = ME
         payload_bytes: at which writers cut payloads.
 
     Raises:
-        CorruptPayload: the header names none, more than such a payload has, or one twice.
+        CorruptPayload: the header is not what `chunk_headers` makes, or names more than such a payload has.
     """
     said, most = message.headers.get(CHUNKS_HEADER, ""), largest // payload_bytes
+    if not said:
+        return []
     if not (found := _NAMED.fullmatch(said)):
-        try:
-            return ChunkList(sequences=sequences_in(said, most=most))
-        except CorruptPayload as error:
-            raise CorruptPayload(f"chunks of message {message.sequence}: {error}") from error
+        raise CorruptPayload(f"message {message.sequence} names its chunks as {said[:40]!r}")
     name, count = found[1], int(found[2])
     if count > most:
         raise CorruptPayload(f"message {message.sequence} names {count:,} chunks, of {most} at most")
-    return ChunkList(suffixes=chunk_suffixes(place, name, count))
+    return chunk_suffixes(place, name, count)
 
 
 async def whole(
@@ -152,7 +132,7 @@ async def whole(
     sequences: list[int] = []
     room = largest - len(message.data)
     for first in range(0, len(chunks), _FETCH):
-        for chunk in await chunks.fetch(store, channel, slice(first, first + _FETCH)):
+        for chunk in await store.newest(channel, chunks[first : first + _FETCH]):
             if chunk is None:
                 raise CorruptPayload(f"chunks of message {message.sequence} are gone")
             parts.append(chunk.data)

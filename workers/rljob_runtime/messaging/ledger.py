@@ -39,7 +39,7 @@ SILENCE_SECONDS = 60.0
 
 _AFTER = "Rljob-After"
 CHAIN_DIGEST = "Rljob-Chain"
-"""Header with the `chain_digest` up to and including the message; earlier releases wrote none."""
+"""Header with the `chain_digest` up to and including the message."""
 _PARTS = "Rljob-Parts"
 
 

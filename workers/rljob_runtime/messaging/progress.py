@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -87,9 +87,8 @@ class ProgressStore:
         """
         trajectory = partial.trajectory
         packed = wire.pack(trajectory)
-        # The sequence is not known yet; readers set it.
         inherited = Inherited(
-            trajectory.attempt, trajectory.response_tokens, trajectory.span, seed, 0, packed.digest
+            trajectory.attempt, trajectory.response_tokens, trajectory.span, seed, packed.digest
         )
         pieces, data = chunks.cut(wire.join([packed]), self._payload_bytes)
         # The chunks of the earlier progress are kept until the new message is stored.
@@ -118,8 +117,7 @@ class ProgressStore:
 
         Args:
             trajectory: its id.
-            inherited: what the ledger says of the progress. The server that is asked may be another than the one
-                that the coordinator has asked, so `sequence` does not count.
+            inherited: what the ledger says of the progress.
         """
         async with self._reading:
             (message,) = await self._store.newest(Channel.PROGRESS, [trajectory])
@@ -139,7 +137,7 @@ class ProgressStore:
         if message is None or found is None:
             return None
         stored, value, cut = found
-        if replace(stored.inherited, sequence=inherited.sequence) != inherited or value.id != trajectory:
+        if stored.inherited != inherited or value.id != trajectory:
             return None
         if cut:
             self._chunks[message.sequence] = cut
@@ -186,8 +184,7 @@ class ProgressStore:
         # What the header says would be in the ledger, and the seed is an engine's to use.
         if (said.attempt, said.tokens, said.span, said.digest) != made or not 0 <= said.seed < _SEEDS:
             return None
-        inherited = replace(header.inherited, sequence=message.sequence)
-        return replace(header, inherited=inherited), trajectory, payload.chunks
+        return header, trajectory, payload.chunks
 
 
 def _owner(suffix: str) -> str:

@@ -107,7 +107,7 @@ def pack(trajectory: Trajectory) -> Packed:
         ValueError: columns of a segment differ in length, or a value does not fit its column.
     """
     segments = []
-    # Left out of what no environment has played, so that its digest is that of earlier releases.
+    # Left out of what no environment has played.
     score = {} if trajectory.score is None else {"score": float(trajectory.score)}
     columns: list[Any] = []
     for segment in trajectory.segments:
@@ -179,7 +179,7 @@ def decode(data: bytes) -> list[Trajectory]:
     Their arrays are read-only views of `data` wherever they are stored raw.
 
     Raises:
-        UnknownVersion: a newer release wrote it.
+        UnknownVersion: another release wrote it, in another format.
         CorruptPayload: it is truncated or altered, or rljob did not write it.
     """
     return [trajectory for trajectory, _ in _decode(data, most=None)]
@@ -189,7 +189,7 @@ def decode_verified(data: bytes) -> list[tuple[Trajectory, str]]:
     """Like `decode`, of a message that another role has stored; with the digests, checked against the bytes.
 
     Raises:
-        UnknownVersion: a newer release wrote it.
+        UnknownVersion: another release wrote it, in another format.
         CorruptPayload: as `decode`; or it has more trajectories than a stored message.
     """
     return _decode(data, most=MESSAGE_TRAJECTORIES)
@@ -210,10 +210,12 @@ def _table(data: bytes, *, most: int | None) -> Iterable[tuple[int, int, bytes]]
     if len(data) < _TABLE or not data.startswith(MAGIC):
         raise CorruptPayload("not a message of trajectories")
     _, version, _, count, _, length = _PREFIX.unpack_from(data)
-    if version > VERSION:
-        raise UnknownVersion(f"wire format {version} is newer than {VERSION}: upgrade this role")
+    if version != VERSION:
+        raise UnknownVersion(
+            f"wire format {version}, and this release reads {VERSION}: use the release that wrote it"
+        )
     body = _TABLE + count * _ENTRY.size
-    if version != VERSION or length != len(data) or body > length:
+    if length != len(data) or body > length:
         raise CorruptPayload(f"a message of {len(data)} bytes announces {length} bytes, {count} trajectories")
     if most is not None and count > most:
         raise CorruptPayload(f"{count} trajectories in one message, of {most} at most")

@@ -1,7 +1,6 @@
 """The format of samples: a Parquet file with one row for each answer.
 
-Columns are only added, and each has a value for files that lack it: a reader reads what an earlier release has kept,
-and ignores what a later one has added. A change that would break this raises `FORMAT`.
+A change of its columns raises `FORMAT`, and readers take no other one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads files of samples, of which any may be damaged, deleted meanwhile, or of a later release."""
+"""Reads files of samples, of which any may be damaged, deleted meanwhile, or of another release."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rljob_runtime.samples.rows import FORMAT, FORMAT_KEY, JOB_KEY, SCHEMA
 
 
 class _Unknown(Exception):
-    """The file is none of samples, of a later release, or of another job."""
+    """The file is none of samples, of another release, or of another job."""
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def sample_file(place: SamplePlace, name: str, job: str = "") -> Iterator[pq.Par
         if written is None:
             raise _Unknown("holds no samples of rljob")
         if written != FORMAT:
-            raise _Unknown("was written by a later release of rljob: read it with that release")
+            raise _Unknown("was written by another release of rljob: read it with that release")
         if job and (other := metadata.get(JOB_KEY, b"").decode(errors="replace")) != job:
             raise _Unknown(f"is of another job (UID {other[:64]!r}) and was left out")
         yield file

@@ -46,12 +46,12 @@ class TrainedAnswer:
     Attributes:
         step: the step, as metrics.jsonl numbers it: 1 is the first.
         staleness: how many versions behind the trainer the oldest of its tokens was.
-        advantage: with which it was trained; None in logs of earlier releases.
+        advantage: with which it was trained.
     """
 
     step: int
     staleness: int
-    advantage: float | None
+    advantage: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class TrainedLog:
                 with _open_plain(line.file) as file:
                     file.seek(line.start)
                     items = FED.validate_json(file.read(line.length)).items
-            except (OSError, ValidationError):  # of another release, or gone
+            except (OSError, ValidationError):  # damaged, or gone
                 continue
             for item in items:
                 if prompt_of_group(item.trajectory.rpartition(".")[0]) in asked:

@@ -129,11 +129,15 @@ def parse_manifest(content: bytes, key: str) -> WeightManifest:
     """Parse the manifest stored under a key; its digest is not verified.
 
     Raises:
-        WeightsRejected: the bytes are not a manifest.
+        WeightsRejected: the bytes are not a manifest, or of another format.
     """
     try:
         manifest = _MANIFEST.validate_json(content)
     except ValidationError as error:
+        if any(detail["loc"] == ("format",) for detail in error.errors(include_url=False)):
+            raise WeightsRejected(
+                f"the manifest of {key} has another `format` than this release reads: use the release that wrote it"
+            ) from error
         raise WeightsRejected(f"the manifest of {key} cannot be parsed: {error}") from error
     for info in manifest.tensors:
         if len(info.shape) > TENSOR_DIMENSIONS or not all(0 <= n <= LARGEST_NUMBER for n in info.shape):

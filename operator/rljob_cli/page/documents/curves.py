@@ -1,4 +1,4 @@
-"""Columns of numbers by step, read from the lines of `metrics.jsonl` of this or another release."""
+"""Columns of numbers by step, read from the lines of `metrics.jsonl`."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class MetricsColumns:
         self._kinds.append(kind)
 
     def _seconds(self, line: dict[str, Any]) -> float:
-        """Seconds of the job: each coordinator of an earlier release counts from 0."""
+        """Seconds of the job: each coordinator counts from 0."""
         told = finite(line.get("seconds")) or 0.0
         if told < self._before:
             self._offset += self._before

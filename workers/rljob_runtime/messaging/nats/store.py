@@ -15,7 +15,7 @@ from rljob_core.ports import SINGLE_READER, Channel, Message, first_sequence
 from rljob_core.queue_definitions import SharedQueue
 from rljob_core.site_streams import MARKED
 from rljob_core.stream_definitions import DUPLICATE_WINDOW
-from rljob_runtime.messaging.nats.answers import NO_CONSUMER, JetStreamError
+from rljob_runtime.messaging.nats.answers import NO_CONSUMER
 from rljob_runtime.messaging.nats.client import Received
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.own_queue import OwnQueue
@@ -31,7 +31,6 @@ from rljob_runtime.messaging.nats.window import Window
 #: Messages asked for at once: of unknown size, but at most `max_payload` (1 MB) each, where 64 MB are cut off.
 _GET_WINDOW = 32
 _REPLACES = {"Nats-Rollup": "sub"}
-_NOT_PERMITTED = 10111
 
 
 class NatsStore:
@@ -180,13 +179,7 @@ class NatsStore:
 
     async def supersede(self, channel: Channel, suffix: str) -> None:
         """Delete all messages of a suffix, here and in every copy; an empty one takes their place."""
-        try:
-            await self.publish(channel, suffix, b"", headers=_REPLACES)
-        except StoreUnavailable as error:
-            refusal = error.__cause__
-            if not isinstance(refusal, JetStreamError) or refusal.err_code != _NOT_PERMITTED:
-                raise
-            await self.purge(channel, suffix)  # a stream of an earlier release, which has no copies
+        await self.publish(channel, suffix, b"", headers=_REPLACES)
 
     async def begin_at(self, channel: Channel, sequence: int) -> None:
         """Let the next message of a channel that holds none get this sequence, if it would get a lower one."""

@@ -6,7 +6,7 @@ import json
 from functools import partial
 
 from rljob_core.errors import StoreFull, StoreUnavailable
-from rljob_core.stream_definitions import Definition, missing_settings
+from rljob_core.stream_definitions import Definition
 from rljob_runtime.messaging.nats.answers import JetStreamError
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.publisher import NO_STORAGE
@@ -47,19 +47,11 @@ async def create_stream(connection: Connection, definition: Definition) -> None:
             ) from error
         if error.err_code != _STREAM_EXISTS:
             raise
-        await _complete(connection, name, definition)
         return
     if info.get("did_create"):
         # A server that starts passes over a stream whose description a power cut has damaged. Created again, the
         # stream has its messages, but only an update writes the whole description again.
         await connection.call(f"STREAM.UPDATE.{name}", info["config"])
-
-
-async def _complete(connection: Connection, name: str, definition: Definition) -> None:
-    """Give a stream that an earlier release has created what its definition has since then."""
-    info = await connection.call(f"STREAM.INFO.{name}", {})
-    if missing := missing_settings(definition, info["config"], info["state"]["messages"]):
-        await connection.call(f"STREAM.UPDATE.{name}", {**info["config"], **missing})
 
 
 async def enlarge_stream(connection: Connection, stream: str, size: int, *, allowed: bool) -> None:

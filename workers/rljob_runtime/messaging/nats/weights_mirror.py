@@ -1,7 +1,7 @@
 """A site's copy of a job's weights: where a new one begins, and whether one that exists has what it should.
 
 While both servers live, the copy repeats what the hub's stream says: versions, and messages that delete versions. What
-a server has lost with its machine, or an earlier release has purged at the hub, is found when the site is joined.
+a server has lost with its machine is found when the site is joined.
 """
 
 from __future__ import annotations
