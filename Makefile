@@ -68,7 +68,7 @@ smoke-jobs: $(VENV)/.installed
 	@$(BIN)/python -m pytest tests/runs tests/faults tests/engines tests/search tests/sim tests/page -m smoke -n $(JOBS) --dist loadgroup $(ARGS)
 
 smoke-cluster: $(VENV)/.installed
-	@$(BIN)/python -m pytest tests/operator_ -m smoke -n $(JOBS) --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest tests/operator_ tests/operator_/sites -m smoke -n $(JOBS) --dist loadgroup $(ARGS)
 
 smoke-nodes: $(VENV)/.installed
 	@$(BIN)/python -m pytest e2e -m smoke $(ARGS)
@@ -78,7 +78,7 @@ affected: $(VENV)/.installed  ## which suites the change since origin/main (or B
 
 operator: $(VENV)/.installed  ## the operator on a real API server (which `make kube` builds), its manifests and images
 	@# Two processes more than cores: these tests, in several groups, mostly wait.
-	@$(BIN)/python -m pytest tests/operator_ -n $$(($$(nproc) + 2)) --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest tests/operator_ tests/operator_/sites -n $$(($$(nproc) + 2)) --dist loadgroup $(ARGS)
 
 runs: $(VENV)/.installed .venv-trackers/.installed  ## whole runs of real processes that are killed, interrupted, changed, resumed
 	@$(BIN)/python -m pytest tests/runs -n auto --dist loadgroup $(ARGS)

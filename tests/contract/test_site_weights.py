@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from e2e.harness.nats_sites import HubAndSite, machine_dies
-from test_site_streams import SITE, SitedJob, until
+from test_site_streams import SITE, SitedJob
+from tests.waiting import until_async
 
 from rljob_core.messages import VERSION_ANNOUNCED, VersionAnnounced
 from rljob_core.ports import Channel, WeightManifest
@@ -101,7 +102,7 @@ async def same(hub: NatsStore, site: NatsStore, *, first: int = 1) -> None:
         wanted, found = await suffixes(hub), await suffixes(site)
         return found == {s: n for s, n in wanted.items() if int(s.partition(".v")[2][:8]) >= first}
 
-    await until(is_same)
+    await until_async(is_same)
 
 
 async def confirmed(job: SitedJob, hub: NatsStore, channel: Channel) -> None:
@@ -112,7 +113,7 @@ async def confirmed(job: SitedJob, hub: NatsStore, channel: Channel) -> None:
         consumer = await connection.retried(partial(connection.call, f"CONSUMER.INFO.{stream}.{SITE}", {}))
         return bool(consumer["ack_floor"]["stream_seq"] == await hub.last_sequence(channel))
 
-    await until(is_confirmed)
+    await until_async(is_confirmed)
 
 
 async def read_at_site(job: SitedJob, trainer: Trainer) -> None:
@@ -255,15 +256,15 @@ async def test_what_crosses_is_compressed_once_the_round_trip_is_known(job: Site
     rounds = count()
 
     async def is_compressed() -> bool:
-        await until(lambda: drained(site))
+        await until_async(lambda: drained(site))
         before, number = link.carried_up, next(rounds)
         for index in range(10):
             await site.publish(Channel.TRAJECTORIES, "w", data, message_id=f"{number}-{index}")
-        await until(lambda: drained(site))
+        await until_async(lambda: drained(site))
         assert (await hub.suffixes(Channel.TRAJECTORIES, ">"))["w"] == 10 * (number + 1)
         return link.carried_up - before < 0.7 * 10 * len(data)
 
-    await until(is_compressed)
+    await until_async(is_compressed)
 
 
 async def drained(site: NatsStore) -> bool:
@@ -281,17 +282,17 @@ async def test_a_site_whose_machine_has_lost_the_newest_version_hears_of_it_when
         return found is not None and found.data == version
 
     await hub.publish(Channel.VERSIONS, "policy", b"before")
-    await until(partial(knows, b"before"))
+    await until_async(partial(knows, b"before"))
     async with machine_dies(job.servers.site, tmp_path / SITE):
         await hub.publish(Channel.VERSIONS, "policy", b"lost at the site")
-        await until(partial(knows, b"lost at the site"))
+        await until_async(partial(knows, b"lost at the site"))
         await confirmed(job, hub, Channel.VERSIONS)
 
     async def has_passed_over_it() -> bool:
         here, there = [await store.last_sequence(Channel.VERSIONS) for store in (site, hub)]
         return here == there
 
-    await until(has_passed_over_it)
+    await until_async(has_passed_over_it)
     assert not await knows(b"lost at the site")
     await job.join()
-    await until(partial(knows, b"lost at the site"))
+    await until_async(partial(knows, b"lost at the site"))

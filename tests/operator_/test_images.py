@@ -183,6 +183,7 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copy(source, target)
 
 
+@pytest.mark.nightly
 @once
 def test_the_operator_s_image_is_complete_and_has_no_torch(image: Path) -> None:
     program = """
@@ -198,6 +199,7 @@ print([name for name in ("torch", "transformers", "pip", "pytest") if importlib.
     assert (done.stdout, done.stderr) == ("[]\n[]\n", "")
 
 
+@pytest.mark.nightly
 @once
 @pytest.mark.parametrize(
     ("command", "code", "said"),

@@ -123,6 +123,7 @@ def nats(tmp_path: Path) -> Iterator[EmbeddedServer]:
     asyncio.run(server.kill())
 
 
+@pytest.mark.kube
 def test_the_operator_starts_with_an_exec_plugin_and_outlives_its_tokens(
     tmp_path: Path, plugin: Plugin, nats: EmbeddedServer
 ) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from episode_jobs import agent_episodes
-from role_jobs import SECONDS, check, finish, ledger
+from role_jobs import check, finish, ledger
 from role_tasks import Roles
 from test_episodes import Recorded, Watched
-from tests.waiting import in_time
+from tests.waiting import HANG, in_time
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.config import JobConfig
@@ -75,10 +75,10 @@ async def test_agents_are_trained_on_the_very_tokens_of_the_engine_though_one_di
         around_backend=lambda backend: Watched(backend, trained),
     ) as roles:
         finished = asyncio.create_task(finish(roles))
-        await in_time(roles.until(lambda line: line.version >= 1), 2 * SECONDS)
+        await in_time(roles.until(lambda line: line.version >= 1), 2 * HANG)
         await roles.kill("a-0")
         roles.rollout("a-1")
-        await in_time(finished, 4 * SECONDS)
+        await in_time(finished, 4 * HANG)
     await check(roles)
     tokenizer = Tokenizer(model)
     (end,) = tokenizer.stop_tokens

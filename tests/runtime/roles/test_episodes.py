@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from episode_jobs import ECHO, episodes
-from role_jobs import SECONDS, check, finish, ledger
+from role_jobs import check, finish, ledger
 from role_tasks import Roles
-from tests.waiting import in_time
+from tests.waiting import HANG, in_time
 from user_modules import user_module
 
 from rljob_contract.tiny_models import tiny_model
@@ -101,7 +101,7 @@ async def test_an_episode_is_of_one_version_where_new_weights_restart(
     config = episodes(tmp_path, model, user_module(tmp_path, monkeypatch, ECHO), inflight="Restart")
     trained: list[TrainingSample] = []
     async with Roles(config, model, around_backend=lambda backend: Watched(backend, trained)) as roles:
-        await in_time(finish(roles), 2 * SECONDS)
+        await in_time(finish(roles), 2 * HANG)
     await check(roles)
     spans = {(s.trajectory.span.min, s.trajectory.span.max) for s in trained}
     assert all(low == high for low, high in spans), spans
@@ -127,7 +127,7 @@ async def test_episodes_are_trained_once_though_engines_die_and_prompts_have_no_
             await in_time(roles.until(lambda line, v=version: line.version >= v))
             await roles.kill(pod)
             roles.rollout(f"a-{version + 1}")
-        await in_time(finished, 3 * SECONDS)
+        await in_time(finished, 3 * HANG)
     await check(roles)
     tokenizer = Tokenizer(model)
     for sample in trained:
@@ -167,7 +167,7 @@ async def test_others_are_generated_while_episodes_wait_for_their_environment(
 
     async with Roles(config, model) as roles, asyncio.TaskGroup() as tasks:
         listening = tasks.create_task(listen(roles))
-        await in_time(finish(roles), 2 * SECONDS)
+        await in_time(finish(roles), 2 * HANG)
         listening.cancel()
     await check(roles)
     assert max(signal.held for signal in signals) > 3

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 from e2e.harness.nats_server import EmbeddedServer
-from role_jobs import SECONDS
 from small_config import small_config
-from tests.waiting import in_time, within
+from tests.waiting import HANG, in_time, within
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import StoreFull
@@ -168,7 +167,7 @@ async def answer(store: NatsStore, coordinator: asyncio.Task[None], attempt: int
     ready = TrainerReady(attempt, 0, None)
     await store.publish(Channel.EVENTS, "trainer", COORDINATOR_EVENT.dump_json(ready))
     queue = await store.queue(Channel.TRAINING, f"trainer.{attempt}", name=f"trainer-{attempt}")
-    fetch = asyncio.create_task(queue.fetch(messages=1, max_bytes=1 << 20, timeout=SECONDS))
+    fetch = asyncio.create_task(queue.fetch(messages=1, max_bytes=1 << 20, timeout=HANG))
     await asyncio.wait({fetch, coordinator}, return_when=asyncio.FIRST_COMPLETED)
     assert not coordinator.done(), coordinator.exception()
     (delivery, *_) = await fetch

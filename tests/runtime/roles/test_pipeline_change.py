@@ -11,9 +11,9 @@ from uuid import uuid4
 import nats
 import pytest
 from e2e.harness.nats_server import EmbeddedServer
-from role_jobs import SECONDS, finish, job, ledger
+from role_jobs import finish, job, ledger
 from role_tasks import Roles
-from tests.waiting import in_time, within
+from tests.waiting import HANG, in_time, within
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.actions import PipelineChanged, PipelineRefused
@@ -208,7 +208,7 @@ async def test_a_coordinator_that_finds_a_pipeline_without_room_continues_under_
         ready = asyncio.Event()
         task = asyncio.create_task(coordinator.run(ready.set))
         waiting = asyncio.create_task(ready.wait())
-        await asyncio.wait({task, waiting}, timeout=SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, waiting}, timeout=HANG, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         return task
 

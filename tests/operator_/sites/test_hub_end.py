@@ -54,6 +54,7 @@ def _gone(server: DictionaryServer) -> bool:
     return Ref("RolloutPool", "default", DEPLOYMENT.name) not in server.objects
 
 
+@pytest.mark.smoke
 async def test_a_lost_hub_changes_nothing_and_both_catch_up(
     servers: SiteServers, server: DictionaryServer, defaults: ClusterDefaults
 ) -> None:
