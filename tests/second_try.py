@@ -68,10 +68,11 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     ):  # pytest-xdist's own report
         why = "the process that ran it was lost"
     test = _GROUP.sub("", report.nodeid)
+    crash = getattr(report.longrepr, "reprcrash", None)
     line = {
         "test": test,
         "why": "" if test.startswith(ONCE) else why,
-        "error": next((line[1:].strip() for line in said.splitlines() if line.startswith("E ")), said[-300:]),
+        "error": str(getattr(crash, "message", said[-300:])).splitlines()[0],
         "traceback": said,
         "load": [round(load, 1) for load in os.getloadavg()],
     }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -138,3 +140,46 @@ command = "touch second"
         other.wait()
         process.kill()
         process.wait()
+
+
+def failing(*whys: str, again: str) -> str:
+    """A plan of one suite, of which a test fails for each reason; a test that is tried again does as `again` does."""
+    lines = [
+        json.dumps(
+            {"test": f"tests/t.py::test_{n}", "why": why, "error": "E", "traceback": "T", "load": [9.0]}
+        )
+        for n, why in enumerate(whys)
+    ]
+    write = f"printf '%s\\n' {shlex.join(lines)} > $RLJOB_TEST_FAILURES; echo '{len(whys)} failed in 1.00s'; exit 1"
+    return (
+        f'[[lane]]\nname = "l"\nsuites = ["s"]\n[suite.s]\ncommand = {json.dumps(write)}\n'
+        f"[again]\ncommand = {json.dumps(again)}\n"
+    )
+
+
+def test_what_the_machine_may_have_done_is_tried_once_more_and_printed_for_the_list(tmp_path: Path) -> None:
+    code, said = run(
+        tmp_path, failing("it waited too long", "it waited too long", again="echo >> tried; true")
+    )
+    assert code == 0, said
+    assert (tmp_path / "tried").read_text() == "\n\n"
+    assert "s: FAILED tests/t.py::test_0: E" in said
+    assert said.count("Add to tests/flaky.toml") == 2
+    assert "passed again" in rows(said)["s"]
+
+
+@pytest.mark.parametrize(
+    ("whys", "tried"),
+    [
+        (["it waited too long", ""], False),
+        (["it waited too long"] * 4, False),
+        (["it waited too long"], True),
+    ],
+    ids=["a wrong result beside it", "too many", "it fails again"],
+)
+def test_all_else_stays_failed(whys: list[str], tried: bool, tmp_path: Path) -> None:
+    code, said = run(tmp_path, failing(*whys, again="echo >> tried; false"))
+    assert code == 1
+    assert (tmp_path / "tried").exists() == tried
+    assert "Add to tests/flaky.toml" not in said
+    assert "failed (1)" in rows(said)["s"]

@@ -22,6 +22,7 @@ def make(folder: Path) -> str:
     return file.read_text()
 
 
+@pytest.mark.nightly
 def test_a_list_names_every_locked_release_with_its_hashes(tmp_path: Path) -> None:
     text = make(tmp_path / "one")
     assert text == make(tmp_path / "two")

@@ -21,7 +21,12 @@ from rljob_core.ports import Channel, Message
 from runs import LiveRun
 
 # In one process, else each makes a run of its own.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("doctored")]
+pytestmark = [
+    pytest.mark.smoke,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.xdist_group("doctored"),
+]
 
 EXIT_CODES = {HOLDS: 0, VIOLATED: 1, UNFINISHED: 3, DAMAGED: 4}
 UNSEEN = {"same-rewards", "snapshots"}

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from model_sites import POOLS, ModelOverSites
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("changes", "scope"),
     [
@@ -74,6 +75,7 @@ def test_any_way_through_a_job_with_a_site_whose_link_is_cut(first: int) -> None
     assert sum(model.planner.state.attempts_failed["SiteAway"] for model in ends) > 20
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("first", range(0, 2000, 500))
 def test_any_way_through_any_job(first: int) -> None:
     for seed in range(first, first + 500):

@@ -27,6 +27,7 @@ def test_whatever_happens_to_a_job_of_episodes_it_ends_and_the_proof_holds(first
     check_outcomes(range(first, first + CHUNK), draw=any_job_of_episodes)
 
 
+@pytest.mark.smoke
 def test_the_first_jobs_end_and_the_proof_holds_and_they_cover_what_can_go_wrong() -> None:
     happened = check_outcomes(range(COVERED), draw=any_job_of_episodes)
     for kind in ("raises", "crashes", "closes", "hangs", "invalid", "out of turn", "twice", "refuses"):

@@ -25,6 +25,7 @@ def test_whatever_happens_to_a_job_it_ends_and_the_proof_holds(first: int) -> No
     check_outcomes(range(first, first + CHUNK))
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("seed", FOUND)
 def test_what_has_found_errors_finds_none(seed: int) -> None:
     check_outcomes([seed])
@@ -39,6 +40,7 @@ def test_a_seed_is_one_run() -> None:
     assert ledger() == ledger()
 
 
+@pytest.mark.smoke
 def test_the_first_jobs_end_and_the_proof_holds_and_they_cover_what_can_go_wrong() -> None:
     happened = check_outcomes(range(COVERED))
     for what in ("death coordinator", "death trainer", "death rollout", "death reward", "twin coordinator"):

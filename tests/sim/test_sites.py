@@ -103,6 +103,7 @@ def test_cuts_of_8_30_and_90_seconds_have_few_tokens_generated_twice() -> None:
     assert twice <= 0.03 * sum(counted.values())
 
 
+@pytest.mark.smoke
 def test_the_first_jobs_end_and_the_proof_holds_and_they_cover_what_can_go_wrong() -> None:
     happened = check_outcomes(range(COVERED), draw=any_job_over_sites)
     for what in ("held by a cut up", "held by a cut down", "given to others: SiteAway", "death rollout"):
