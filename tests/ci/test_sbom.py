@@ -8,6 +8,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+import pytest
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
