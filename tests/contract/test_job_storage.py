@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from cluster_jobs import SEEDS, job_of, operator, prepare, role_store
+from cluster_jobs import SEEDS, job_of, operator, prepare, refusal, role_store
 from e2e.harness.nats_server import EmbeddedServer
 from tests.waiting import until_async, within
 
@@ -253,11 +253,8 @@ async def test_a_job_without_room_is_refused_and_harms_none_that_runs(
     async with operator(server.url, tmp_path) as streams:
         await prepare(streams, first, TRAJECTORIES)
         await prepare(streams, second, TRAJECTORIES * 2)
-        assert not await streams.prepare(third, TRAJECTORIES * 4)
-        trouble = streams.trouble(third)
-        assert trouble is not None
-        assert trouble.reason == "StreamsRefused"
-        assert "the NATS server has no more: give it more storage" in trouble.message
+        message = await refusal(streams, third, TRAJECTORIES * 4)
+        assert "the NATS server has no more: give it more storage" in message
         await server.kill()
         await server.start()
         for job in (first, second):

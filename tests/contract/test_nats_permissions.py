@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import psutil
 import pytest
-from cluster_jobs import ISSUER, SECONDS, SEEDS, lasting_credentials, prepare
+from cluster_jobs import ISSUER, SECONDS, SEEDS, lasting_credentials, prepare, refusal
 from cut_files import cut_messages, damage_descriptions, damage_states, stream_folder
 from e2e.harness.nats_server import EmbeddedServer
 from tests.waiting import in_time, within
@@ -699,7 +699,7 @@ async def test_the_operator_lets_a_stream_grow_that_no_role_of_the_job_may_touch
     ):
         with pytest.raises(StoreFull, match="4096 MB so far"):
             await coordinator.grow(Channel.TRAJECTORIES, wanted)
-        assert not await job_streams.prepare(job, 2 << 40), "the server has 1 TB"
+        await refusal(job_streams, job, 2 << 40)  # the server has 1 TB
         with pytest.raises(StoreFull):
             await coordinator.grow(Channel.TRAJECTORIES, wanted)
         await prepare(job_streams, job, wanted)
@@ -785,12 +785,9 @@ async def test_a_job_that_the_server_has_no_room_for_says_so(installation: NatsI
     job = job_of(uuid4().hex)
     async with installation.operating() as job_streams:
         assert job_streams.trouble(job) is None
-        assert not await job_streams.prepare(job, 2 << 40), "the server has 1 TB"
-        trouble = job_streams.trouble(job)
-        assert trouble is not None
-        assert trouble.reason == "StreamsRefused"
-        assert "the job needs 3299 GB to begin" in trouble.message
-        assert "raise RLJOB_NATS_JOB_GB of the operator" in trouble.message
+        message = await refusal(job_streams, job, 2 << 40)
+        assert "the job needs 3299 GB to begin" in message
+        assert "raise RLJOB_NATS_JOB_GB of the operator" in message
         await prepare(job_streams, job, 1 << 30)  # once it has
         assert job_streams.trouble(job) is None
 
@@ -799,12 +796,8 @@ async def test_one_server_keeps_one_replica_and_refuses_more(installation: NatsI
     silent = job_of(uuid4().hex)
     asking = silent.model_copy(update={"spec": silent.spec.model_copy(update={"nats": NatsSpec(replicas=3)})})
     async with installation.operating() as job_streams:
-        assert not await job_streams.prepare(asking, 1 << 30)
-        trouble = job_streams.trouble(asking)
-        assert trouble is not None
-        assert (
-            "spec.nats.replicas: 3 replicas need as many NATS servers, and there is one: " in trouble.message
-        )
+        message = await refusal(job_streams, asking, 1 << 30)
+        assert "spec.nats.replicas: 3 replicas need as many NATS servers, and there is one: " in message
         await prepare(job_streams, silent, 1 << 30)
         assert job_streams.trouble(silent) is None
     lone = EmbeddedServer(installation.folder / "open")

@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from cluster_jobs import SECONDS, SEEDS, job_of, operator, prepare, replicas_of, role_store
+from cluster_jobs import SECONDS, SEEDS, job_of, operator, prepare, refusal, replicas_of, role_store
 from nats_cluster import NatsCluster
 from tests.waiting import within
 
@@ -45,11 +45,8 @@ async def test_jobs_share_the_storage_of_a_cluster_as_that_of_one_server(tmp_pat
         first, second, third = (job_of(uuid4().hex) for _ in range(3))
         for job in (first, second):
             await prepare(streams, job)
-        assert not await streams.prepare(third, 512 << 20)
-        trouble = streams.trouble(third)
-        assert trouble is not None
-        assert trouble.reason == "StreamsRefused"
-        assert "the NATS server has no more" in trouble.message
+        message = await refusal(streams, third, 512 << 20)
+        assert "the NATS server has no more" in message
 
 
 async def test_the_operator_gives_streams_as_many_replicas_as_the_job_says(
@@ -65,14 +62,8 @@ async def test_the_operator_gives_streams_as_many_replicas_as_the_job_says(
                     await streams.prepare(job_of(silent, None), 1 << 20)
                 await asyncio.sleep(0.1)
 
-        assert not await streams.prepare(job_of(asking, 5), 1 << 20)
-        trouble = streams.trouble(job_of(asking, 5))
-        assert trouble is not None
-        assert trouble.reason == "StreamsRefused"
-        assert (
-            "spec.nats.replicas: 5 replicas need as many NATS servers, and the cluster has 3"
-            in trouble.message
-        )
+        message = await refusal(streams, job_of(asking, 5), 1 << 20)
+        assert "spec.nats.replicas: 5 replicas need as many NATS servers, and the cluster has 3" in message
 
         await prepare(streams, job_of(asking, 1))
         assert set((await replicas_of(cluster.urls[1], asking)).values()) == {1}

@@ -87,6 +87,17 @@ async def prepare(streams: JobStreams, job: RLJob, size: int = _BYTES) -> None:
     await until_async(lambda: streams.prepare(job, size))
 
 
+async def refusal(streams: JobStreams, job: RLJob, size: int) -> str:
+    """What the operator says of a job whose streams it refuses; a slow server gives it another trouble before."""
+
+    async def said() -> str:
+        assert not await streams.prepare(job, size)
+        trouble = streams.trouble(job)
+        return trouble.message if trouble is not None and trouble.reason == "StreamsRefused" else ""
+
+    return await until_async(said)
+
+
 async def replicas_of(url: str, uid: str) -> dict[str, Any]:
     """The number of replicas, by stream, and of the reward workers' queue."""
     names = StreamNames.of_job(namespace="default", job="j", uid=uid)
