@@ -213,6 +213,7 @@ class Lanes:
     def _run_suite(self, suite: Suite) -> None:
         self._say(f"{suite.name} begins: {suite.command}   (output: {suite.log})")
         suite.began = time.monotonic()
+        suite.failures.unlink(missing_ok=True)
         with suite.log.open("wb") as log:
             process = subprocess.Popen(
                 ["bash", "-c", _NICELY, str(suite.nice), suite.command],

@@ -199,12 +199,12 @@ def the_trainers_log_is_cut(run: DoctoredRun) -> None:
     run.change_lines("trainer/*.jsonl", lambda lines: lines.pop())
 
 
-@expect(DAMAGED, "trained-rewards")
+@expect(DAMAGED, "sources")
 def the_trainers_log_without_the_advantages_of_a_step(run: DoctoredRun) -> None:
     feed(run, 3, lambda item: item.pop("advantage"))
 
 
-@expect(DAMAGED, "prompts")
+@expect(DAMAGED, "sources")
 def the_trainers_log_without_prompts(run: DoctoredRun) -> None:
     for step in range(6):
         feed(run, step, lambda item: item.pop("prompt"))
