@@ -65,21 +65,26 @@ async def until_async(
     every: float = 0.02,
     shown: Callable[[], object] | None = None,
 ) -> Found:
-    """`until` on an event loop; the condition may be a coroutine function. A question may take longer than the bound.
+    """`until` on an event loop; the condition may be a coroutine function, whose calls are within the bound, too.
 
     Raises:
         TookTooLong: at the bound.
     """
-    loop = asyncio.get_running_loop()
-    end = loop.time() + patience(seconds)
-    while True:
-        answer = condition()
-        found: Found = await answer if inspect.isawaitable(answer) else answer
-        if found:
-            return found
-        if loop.time() > end:
-            raise TookTooLong(_message(condition, what, seconds, found, shown))
-        await asyncio.sleep(every)
+    seen: object = "no answer"
+    bound = asyncio.timeout(patience(seconds))
+    try:
+        async with bound:
+            while True:
+                answer = condition()
+                found: Found = await answer if inspect.isawaitable(answer) else answer
+                if found:
+                    return found
+                seen = found
+                await asyncio.sleep(every)
+    except TimeoutError as error:
+        if bound.expired():
+            raise TookTooLong(_message(condition, what, seconds, seen, shown)) from error
+        raise
 
 
 @asynccontextmanager
@@ -116,6 +121,6 @@ def _message(
     found: object,
     shown: Callable[[], object] | None,
 ) -> str:
-    name = what or f"{condition.__module__}.{condition.__qualname__}"
+    name = what or getattr(condition, "__qualname__", repr(condition))
     seen = shown() if shown is not None else found
     return f"no {name} after {patience(seconds):g} s; last seen: {seen}"

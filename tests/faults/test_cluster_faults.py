@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from uuid import uuid4
 import pytest
 from cluster_faults import FAULTS, Fault, leader_killed, upgraded_in_turn
 from nats_cluster import SIZE, NatsCluster
-from tests.night import some
+from tests.night import chance, some
 from tests.waiting import until_async
 
 from rljob_core.errors import Fenced
@@ -55,7 +54,7 @@ class Appender:
         """Sequence and id of what it has appended."""
         self.longest = 0.0
         """Seconds of the longest time between two acknowledgements, or refusals."""
-        self._store, self._name = store, name
+        self._store, self._name, self._chance = store, name, chance(name)
 
     async def run(self, stop: asyncio.Event) -> None:
         end, before, last = 0, "", time.monotonic()
@@ -80,7 +79,7 @@ class Appender:
                 end, before = sequence, identity
             self.longest, last = max(self.longest, time.monotonic() - last), time.monotonic()
             # In step, one appender would always come first: the other one's newest message is old when it publishes.
-            await asyncio.sleep(random.uniform(0, 0.04))
+            await asyncio.sleep(self._chance.uniform(0, 0.04))
 
 
 class Producer:
