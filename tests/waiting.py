@@ -16,8 +16,8 @@ from typing import TypeVar
 
 Found = TypeVar("Found")
 
-HANG = 300.0
-"""Seconds that only a hang takes."""
+HANG = 400.0
+"""Seconds that only a hang takes: the operator looks at each job again after 300 s, whatever it may have missed."""
 
 
 class TookTooLong(AssertionError):

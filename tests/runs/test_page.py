@@ -181,6 +181,7 @@ def test_a_live_run_is_followed(stage: Stage) -> None:
     stage.picture("live")
 
 
+@pytest.mark.smoke
 def test_an_engine_s_death_and_an_aborted_group_are_marked(stage: Stage) -> None:
     stage.show("run/0/timeline")
     until(
