@@ -65,7 +65,7 @@ test: $(VENV)/.installed  ## the tests of everything but whole jobs and clusters
 smoke: smoke-jobs smoke-cluster smoke-nodes  ## one test for each promise, on whole jobs, an API server, and nodes (as root, after `make kube`)
 
 smoke-jobs: $(VENV)/.installed
-	@$(BIN)/python -m pytest tests/runs tests/faults tests/engines tests/search tests/sim tests/page -m smoke -n $(JOBS) --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest tests/runs tests/runtime/environments tests/faults tests/engines tests/search tests/sim tests/page -m smoke -n $(JOBS) --dist loadgroup $(ARGS)
 
 smoke-cluster: $(VENV)/.installed
 	@$(BIN)/python -m pytest tests/operator_ tests/operator_/sites -m smoke -n $(JOBS) --dist loadgroup $(ARGS)
@@ -81,7 +81,7 @@ operator: $(VENV)/.installed  ## the operator on a real API server (which `make 
 	@$(BIN)/python -m pytest tests/operator_ tests/operator_/sites -n $$(($$(nproc) + 2)) --dist loadgroup $(ARGS)
 
 runs: $(VENV)/.installed .venv-trackers/.installed  ## whole runs of real processes that are killed, interrupted, changed, resumed
-	@$(BIN)/python -m pytest tests/runs -n auto --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest tests/runs tests/runtime/environments -n auto --dist loadgroup $(ARGS)
 
 screenshots: $(VENV)/.installed  ## open the page of `rljob ui` in a browser, and leave pictures of it in screenshots/
 	@RLJOB_SCREENSHOTS=screenshots $(BIN)/python -m pytest -q tests/runs/test_page.py $(ARGS)

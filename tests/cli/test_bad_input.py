@@ -457,6 +457,7 @@ def test_a_server_that_lacks_what_training_needs(tmp_path: Path) -> None:
         assert good.loaded == []
 
 
+@pytest.mark.nightly
 def test_a_server_that_cannot_be_asked_from_here_is_not_refused(tmp_path: Path) -> None:
     file = write_job(tmp_path, rollout={"engine": {"name": "HTTP"}, "pools": [{"name": "a"}]})
     with socket.socket() as unused, answering(Completions(refusals=10**9)) as busy:

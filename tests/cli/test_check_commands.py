@@ -109,6 +109,7 @@ INTERRUPTED = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("command", "number"),
     some(INTERRUPTED, 1),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.night import some
 
 from rljob_contract.backend import BACKEND, BackendSubject
 from rljob_contract.check import Contract, Finding, examine, examine_blocking, without_time_limit
@@ -244,7 +245,9 @@ async def test_a_sound_engine_passes() -> None:
     assert await engine_findings(Bigrams, []) == {}
 
 
-@pytest.mark.parametrize(("kind", "name", "words"), ENGINES, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(
+    ("kind", "name", "words"), some(ENGINES, 4), ids=lambda value: getattr(value, "__name__", "")
+)
 async def test_an_engines_mistake_is_found(kind: type[Bigrams], name: str, words: str) -> None:
     patience = 3.0 if words == SILENCE else PATIENCE
     assert words in (await engine_findings(kind, [name], patience=patience)).get(name, "")
@@ -423,7 +426,7 @@ def test_a_sound_backend_passes(tmp_path: Path) -> None:
     assert backend_findings(Counting, empty, ["a-folder-without-a-checkpoint-is-refused"]) == {}
 
 
-@pytest.mark.parametrize("kind", BACKENDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", some(list(BACKENDS), 4), ids=lambda kind: kind.__name__)
 def test_a_backends_mistake_is_found(kind: type[Counting], tmp_path: Path) -> None:
     name, words = BACKENDS[kind]
     assert words in backend_findings(kind, tmp_path, [name]).get(name, "")
@@ -489,7 +492,7 @@ def rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[No
 
 
 @pytest.mark.usefixtures("rewards")
-@pytest.mark.parametrize("name", REWARDS)
+@pytest.mark.parametrize("name", some(list(REWARDS), 4))
 async def test_a_rewards_mistake_is_found(name: str) -> None:
     clause, words = REWARDS[name]
     # Only of the one that hangs, the time shall run out: a busy machine takes seconds to begin a process.

@@ -155,6 +155,7 @@ async def test_a_token_that_is_renewed_late_loses_nothing(
         assert await in_time(waiting) == 2
 
 
+@pytest.mark.nightly
 async def test_a_token_that_is_not_renewed_is_refused_and_the_error_says_what_to_do(
     served: tuple[EmbeddedServer, str], tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 from children import running_children
+from tests.night import some
 from tests.waiting import until_async
 
 from rljob_core.spec import RLJob
@@ -106,7 +107,7 @@ async def test_a_process_that_dies_starts_again_with_back_off(local: Watched) ->
     assert {event.reason for event in local.events} == {"BackOff"}
 
 
-@pytest.mark.parametrize("serves", [True, False])
+@pytest.mark.parametrize("serves", some([True, False], 1))
 async def test_a_process_that_has_served_starts_again_soon(
     local: Watched, tmp_path: Path, serves: bool
 ) -> None:

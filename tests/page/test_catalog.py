@@ -53,7 +53,7 @@ async def test_runs_are_closed_although_nobody_asks_for_anything(
     async with app.router.lifespan_context(app):
         run = await runs.run(0)
         assert run is not None
-        await until_async(lambda: run.streams.closing or run._tasks)
+        await until_async(lambda: run.streams.closing and not run._tasks)
         await run.open()
         assert run._tasks == []  # nothing follows a run that the catalog no longer knows
         assert (await runs.run(0)) is not run

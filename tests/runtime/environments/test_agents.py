@@ -88,6 +88,7 @@ def contents(observation: EncodedObservation | None) -> list[Any]:
     return [message["content"] for message in observation.messages]
 
 
+@pytest.mark.smoke
 async def test_a_program_talks_to_the_model_and_gives_its_score(tmp_path: Path) -> None:
     program = """
 answer = ask()

@@ -47,6 +47,7 @@ async def test_an_episode_cannot_signal_what_plays_it(client: EnvironmentClient,
     assert await bystander.score(truncated=False) == 0.25
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("end", ["close", "die"])
 async def test_what_an_environment_has_started_ends_with_its_episode(
     client: EnvironmentClient, end: str

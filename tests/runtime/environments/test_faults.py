@@ -19,6 +19,7 @@ from rljob_runtime.environments.client import EnvironmentClient
 from rljob_runtime.environments.messages import EncodedObservation
 
 
+@pytest.mark.smoke
 async def test_every_fault_is_named_and_costs_its_own_episode(client: EnvironmentClient) -> None:
     bystander = await client.open(start())
     faults = {

@@ -55,6 +55,7 @@ def turn(text: str) -> ModelTurn:
     return ModelTurn(text, [1], truncated=False)
 
 
+@pytest.mark.smoke
 async def test_an_episode_is_played_in_a_pod(pods: Pods, worker: EnvironmentReplicas) -> None:
     await pods.add()
     player = await opened(worker)
@@ -82,6 +83,7 @@ async def test_a_pod_plays_for_several_workers_and_one_that_goes_ends_its_own_ep
     assert await player.score(truncated=False) == 0.25
 
 
+@pytest.mark.smoke
 async def test_episodes_are_spread_and_a_killed_pod_costs_its_own(
     pods: Pods, worker: EnvironmentReplicas
 ) -> None:

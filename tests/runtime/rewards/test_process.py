@@ -309,6 +309,7 @@ async def test_the_digest_covers_the_result(model: Path) -> None:
     assert result.digest == xxhash.xxh3_128_hexdigest(canonical)
 
 
+@pytest.mark.nightly
 async def test_bad_answers_fail_alone_and_the_job_continues(model: Path, module: str, tmp_path: Path) -> None:
     words = {
         "raise": "RewardRaised: {}:act raised ValueError: bad answer",
@@ -368,6 +369,7 @@ async def test_the_text_of_an_error_is_of_limited_length(model: Path, module: st
     assert results["g0.1"].reward == 1.0
 
 
+@pytest.mark.nightly
 async def test_a_function_that_hears_no_signal_costs_its_chunk_nothing(module: str, tmp_path: Path) -> None:
     config = job_config("model", functions=[f"{module}:one", f"{module}:act"], limit=SHORT)
     pool = pool_of(config, workers=2)
@@ -483,6 +485,7 @@ async def test_a_pool_whose_idle_processes_were_killed_continues() -> None:
     await until_async(lambda: not _pool_processes(), "end of the pool's processes")
 
 
+@pytest.mark.nightly
 async def test_a_pool_whose_idle_processes_take_no_answer_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if one had been killed while it held the lock of the queue: all others wait for it."""
     monkeypatch.setattr(pool_module, "_UNTAKEN", 1.0)
@@ -544,6 +547,7 @@ async def test_a_module_whose_import_never_ends_is_given_up(
         await pool.close()
 
 
+@pytest.mark.nightly
 def test_a_trial_that_never_ends_is_killed_with_all_that_it_has_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -213,6 +213,7 @@ async def test_rows_of_a_file_come_with_their_answers(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------- servers that are attacked
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("word", "reason"), [("kill-server", "RewardCrashed"), ("stop-server", "RewardTimeout")]
 )
@@ -357,6 +358,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.nightly
 async def test_a_module_that_ends_the_server_while_it_is_imported_is_named(
     tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

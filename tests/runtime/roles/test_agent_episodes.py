@@ -12,6 +12,7 @@ from episode_jobs import agent_episodes
 from role_jobs import check, finish, ledger
 from role_tasks import Roles
 from test_episodes import Recorded, Watched
+from tests.night import some
 from tests.waiting import HANG, in_time
 
 from rljob_contract.tiny_models import tiny_model
@@ -61,7 +62,7 @@ def job_of_agents(folder: Path, model: Path, **pipeline: Any) -> JobConfig:
     return agent_episodes(folder, model, ["python", str(folder / "agent.py"), "{prompt}"], **pipeline)
 
 
-@pytest.mark.parametrize("inflight", ["Update", "Restart"])
+@pytest.mark.parametrize("inflight", some(["Update", "Restart"], 1))
 async def test_agents_are_trained_on_the_very_tokens_of_the_engine_though_one_dies(
     tmp_path: Path, model: Path, inflight: str
 ) -> None:

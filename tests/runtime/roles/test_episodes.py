@@ -110,6 +110,7 @@ async def test_an_episode_is_of_one_version_where_new_weights_restart(
     assert {(r.reason, r.failure) for r in resets} <= {("Restarted", False)}
 
 
+@pytest.mark.nightly
 async def test_episodes_are_trained_once_though_engines_die_and_prompts_have_no_game(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,6 +130,7 @@ async def writing(site: NatsStore) -> AsyncIterator[list[int]]:
         ended.set()
 
 
+@pytest.mark.smoke
 async def test_what_a_site_stores_arrives_once_and_in_order_over_cuts_and_kills(job: SitedJob) -> None:
     hub, site = await job.begin()
     servers, link = job.servers, job.servers.link
