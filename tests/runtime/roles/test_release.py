@@ -96,6 +96,7 @@ async def test_what_is_released_resumes_with_its_tokens(
     assert all(made.tokens >= 4 for made in resumed)
 
 
+@pytest.mark.nightly
 async def test_what_has_begun_is_not_given_back_where_only_the_other_is_asked_for(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +120,7 @@ async def test_what_has_begun_is_not_given_back_where_only_the_other_is_asked_fo
     assert not begun & {(r.trajectory, r.attempt - 1) for r in released}
 
 
+@pytest.mark.nightly
 async def test_what_has_ended_is_not_given_back_although_nothing_of_it_is_stored_yet(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

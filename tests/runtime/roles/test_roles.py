@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from role_jobs import check, finish, job, ledger
 from role_tasks import Corrupting, Forgetful, Repeating, Roles, Slow
+from tests.night import some
 from tests.waiting import in_time, within
 
 from rljob_contract.tiny_models import tiny_model
@@ -31,13 +32,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "pipeline",
-    [
-        {"mode": "Synchronous"},
-        {"mode": "Streaming", "inflight": "Keep"},
-        {"mode": "BoundedAsync", "maxStaleness": 2},
-        {"mode": "BoundedAsync", "maxStaleness": 1, "inflight": "Keep"},
-        {"mode": "BoundedAsync", "maxStaleness": 1, "inflight": "Restart"},
-    ],
+    some(
+        [
+            {"mode": "BoundedAsync", "maxStaleness": 2},
+            {"mode": "Synchronous"},
+            {"mode": "Streaming", "inflight": "Keep"},
+            {"mode": "BoundedAsync", "maxStaleness": 1, "inflight": "Keep"},
+            {"mode": "BoundedAsync", "maxStaleness": 1, "inflight": "Restart"},
+        ],
+        2,
+    ),
     ids=lambda p: "-".join(map(str, p.values())),
 )
 async def test_a_job_runs_to_its_end(tmp_path, model, pipeline):
@@ -79,7 +83,7 @@ async def test_a_job_survives_the_death_of_a_role(tmp_path, model, victim):
     await check(roles)
 
 
-@pytest.mark.parametrize("mode", ["Synchronous", "Streaming", "BoundedAsync"])
+@pytest.mark.parametrize("mode", some(["BoundedAsync", "Synchronous", "Streaming"], 1))
 async def test_every_message_may_come_twice(tmp_path, model, mode):
     config = job(tmp_path, model, micro_batch_tokens=20, mode=mode)
     async with Roles(config, model, kind=Repeating) as roles:
