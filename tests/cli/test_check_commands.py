@@ -55,6 +55,7 @@ def test_bad_input_is_refused_and_nothing_checked(arguments: list[str], field: s
     assert words in error
 
 
+@pytest.mark.nightly
 def test_an_engine_that_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     ended = rljob("check-engine", "Emulated", "--backend", "Emulated", "--set", "slots=2")

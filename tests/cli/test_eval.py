@@ -38,6 +38,7 @@ def test_answers_are_scored_and_written(tmp_path: Path) -> None:
     assert snapshot(MODEL) == before
 
 
+@pytest.mark.nightly
 def test_adapters_are_merged_and_a_run_s_checkpoint_has_the_run_s_settings(tmp_path: Path) -> None:
     import torch
     from peft import LoraConfig, get_peft_model
@@ -92,6 +93,7 @@ def test_a_reward_that_fails_costs_its_answer_and_is_said(
     assert sum(score["failed"] for score in scores.values()) == len(failed)
 
 
+@pytest.mark.nightly
 def test_a_model_of_a_short_context_answers_without_flags(tmp_path: Path) -> None:
     scores, _ = evaluated(MODEL, "--data", ROWS, answers=tmp_path / "a.jsonl")
     assert scores["greedy"]["answers"] == 6

@@ -21,7 +21,7 @@ from rljob_core.records import GroupAborted, GroupReserved, StepRestored
 from rljob_core.spec import DataSpec
 from rljob_runtime.data.prompts import PromptSource
 
-pytestmark = [pytest.mark.smoke, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 STEPS = 6
 HANG_SECONDS = 8

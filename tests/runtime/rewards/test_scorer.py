@@ -417,6 +417,7 @@ async def test_the_functions_of_servers_that_were_lost_twice_by_accident_are_loa
 # ---------------------------------------------------------------------------------------- a server in a container
 
 
+@pytest.mark.nightly
 async def test_a_server_in_a_container_is_found_again_when_it_comes_back(tmp_path: Path, module: str) -> None:
     path = tmp_path / "socket"
 

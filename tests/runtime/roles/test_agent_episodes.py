@@ -62,6 +62,7 @@ def job_of_agents(folder: Path, model: Path, **pipeline: Any) -> JobConfig:
     return agent_episodes(folder, model, ["python", str(folder / "agent.py"), "{prompt}"], **pipeline)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("inflight", some(["Update", "Restart"], 1))
 async def test_agents_are_trained_on_the_very_tokens_of_the_engine_though_one_dies(
     tmp_path: Path, model: Path, inflight: str

@@ -152,6 +152,7 @@ async def test_episodes_are_trained_once_though_engines_die_and_prompts_have_no_
     assert all(sample.trajectory.prompt in prompts.values() for sample in trained)
 
 
+@pytest.mark.nightly
 async def test_others_are_generated_while_episodes_wait_for_their_environment(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -263,6 +263,7 @@ def test_a_tracker_that_takes_no_samples_takes_all_metrics(make: Callable[..., T
     )
 
 
+@pytest.mark.nightly
 def test_a_tracker_that_does_not_return_from_samples_is_started_again(
     make: Callable[..., TrackerProcess],
 ) -> None:
