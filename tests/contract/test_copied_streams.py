@@ -15,6 +15,7 @@ import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from e2e.harness.ports import hold_port
 from random_trajectories import trajectory
+from tests.waiting import within
 
 from rljob_core.actions import StoredProgress
 from rljob_core.ports import Channel
@@ -79,7 +80,7 @@ async def copy(hub: EmbeddedServer, stream: str) -> None:
 async def read(store: TrajectoryStore, count: int) -> list[StreamItem]:
     """The first things that the stream says."""
     found: list[StreamItem] = []
-    async with asyncio.timeout(SECONDS):
+    async with within():
         async for some in store.summaries():
             found += some
             if len(found) >= count:
@@ -111,7 +112,7 @@ async def test_progress_in_chunks(stores: tuple[NatsStore, NatsStore]) -> None:
     made = replace(trajectory(7, tokens=3000), id="g7.1", finish=FinishReason.UNFINISHED)
     sequence = await engine.put(PartialTrajectory(made, ((3, "m3"),)), seed=1)
     found: StoredProgress | None = None
-    async with asyncio.timeout(SECONDS):
+    async with within():
         while (found := await coordinator.newest("g7.1")) is None:  # noqa: ASYNC110  what a server copies
             await asyncio.sleep(0.05)
     successor = ProgressStore(there, payload_bytes=CUT)
