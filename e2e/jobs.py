@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ruamel.yaml import YAML
 from tests.emulated import emulated
-from tests.waiting import TookTooLong, patience
+from tests.waiting import until
 
 from e2e.harness.errors import ClusterError
 from e2e.harness.kubectl import Kubectl
@@ -144,19 +144,16 @@ class Job:
         Raises:
             AssertionError: the job failed, or it did not happen in time; with what there is to see.
         """
-        end = time.monotonic() + patience(seconds)
-        while True:
-            try:
+
+        def sought() -> T | None:
+            with suppress(ClusterError):
                 if found := done():
                     return found
                 failed = self.condition("Failed")
                 assert failed.get("status") != "True", f"{failed}\n{self.seen()}"
-            except ClusterError:
-                if time.monotonic() > end:
-                    raise
-            if time.monotonic() > end:
-                raise TookTooLong(f"it did not happen in {patience(seconds):.0f} s\n{self.seen()}")
-            time.sleep(1)
+            return None
+
+        return until(sought, seconds=seconds, every=1, shown=self.seen)
 
     def seen(self) -> str:
         """What a person would look at first."""

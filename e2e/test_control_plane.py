@@ -8,7 +8,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import HTTPError
@@ -16,7 +15,7 @@ from urllib.request import urlopen
 
 import psutil
 import pytest
-from operators import until  # type: ignore[import-not-found]  # beside the tests of the operator
+from tests.waiting import until
 
 from e2e.harness.availability import available
 from e2e.harness.binaries import CONTROL_PLANE, CONTROLLERS, find
@@ -45,13 +44,6 @@ def processes(folder: Path) -> dict[str, psutil.Process]:
         if any(str(folder) in word for word in process.info["cmdline"] or ())
         and process.info["name"] not in {"python", "python3", "sh"}
     }
-
-
-def gone(folder: Path, *, seconds: float = 120.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while processes(folder) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not processes(folder)
 
 
 def start_and_wait(program: str, folder: Path) -> subprocess.Popen[str]:
@@ -162,4 +154,4 @@ def test_nothing_outlives_a_kill_of(program: str, tmp_path: Path) -> None:
         assert processes(tmp_path).keys() >= PROGRAMS
         os.kill(owner.pid, signal.SIGKILL)
         owner.wait()
-        assert gone(tmp_path)
+        until(lambda: not processes(tmp_path), "end", shown=lambda: processes(tmp_path))

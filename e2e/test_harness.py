@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.waiting import until
 
 from e2e.harness.availability import available
 from e2e.harness.cluster import requirements
@@ -104,10 +104,12 @@ def test_nothing_of_a_cluster_outlives_a_kill_of_its_owner(tmp_path: Path) -> No
         address = owner.stdout.readline().strip()
         assert leftovers(tmp_path, owner.pid, address)
         os.kill(owner.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 300
-    while leftovers(tmp_path, owner.pid, address) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not leftovers(tmp_path, owner.pid, address)
+    until(
+        lambda: not leftovers(tmp_path, owner.pid, address),
+        "end of all",
+        every=0.1,
+        shown=lambda: leftovers(tmp_path, owner.pid, address),
+    )
 
 
 def leftovers(folder: Path, owner: int, address: str) -> list[str]:

@@ -8,11 +8,12 @@ with TwoSites(folder, image) as sites:
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from tests.waiting import until
 
 from e2e.harness.cluster import Cluster
 from e2e.harness.errors import ClusterError
@@ -29,8 +30,6 @@ SITE, NAMESPACE = "east", "team-a"
 """As the page calls them."""
 _HUB_NAME = "nats.hub.example"
 _PASSWORD = "s3cret-between-sites"
-_COMES_BACK_SECONDS = 300.0
-"""A kubelet waits the longer, the more often it has restarted a container."""
 _RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
@@ -130,7 +129,8 @@ class TwoSites:
             namespace: of its NATS server, or of its operator.
 
         Raises:
-            ClusterError: it is not killed, or does not come back.
+            ClusterError: it is not killed.
+            TookTooLong: it does not come back.
         """
         before = self._container_at_site(namespace)
         identity = before["containerID"].removeprefix("containerd://")
@@ -138,14 +138,13 @@ class TwoSites:
         done = self.site.nodes["far"].run(*kill)
         if done.returncode != 0:
             raise ClusterError(f"{identity} is not killed: {done.stderr.strip()}")
-        deadline = time.monotonic() + _COMES_BACK_SECONDS
-        while True:
+
+        def back() -> bool:
             now = self._container_at_site(namespace)
-            if now["restartCount"] > before["restartCount"] and now["ready"]:
-                return
-            if time.monotonic() > deadline:
-                raise ClusterError(f"what was killed in {namespace} does not come back: {now}")
-            time.sleep(1)
+            return bool(now["restartCount"] > before["restartCount"] and now["ready"])
+
+        # A kubelet waits the longer, the more often it has restarted a container.
+        until(back, f"return in {namespace}", every=1, shown=lambda: self._container_at_site(namespace))
 
     def await_operator(self, cluster: Cluster) -> None:
         """Return once the operator and the NATS server of a cluster are ready."""

@@ -6,7 +6,6 @@ import json
 import shutil
 import socket
 import subprocess
-import time
 import urllib.parse
 import urllib.request
 from contextlib import suppress
@@ -16,9 +15,7 @@ from typing import Any, NoReturn
 from e2e.harness.availability import available
 from e2e.harness.errors import NotAvailableError
 from ruamel.yaml import YAML
-from tests.waiting import TookTooLong, patience
-
-PATIENCE = 300.0
+from tests.waiting import patience, until
 
 
 def program(name: str) -> str:
@@ -76,19 +73,21 @@ class PrometheusServer:
     def get(self, path: str, **parameters: str) -> Any:
         """The data of an answer of its API."""
         url = f"http://{self._address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        deadline = time.monotonic() + patience(PATIENCE)
-        while True:
+
+        def answered() -> list[Any]:
             try:
-                with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
-                    return json.load(answer)["data"]
+                with urllib.request.urlopen(url, timeout=patience()) as answer:
+                    return [json.load(answer)["data"]]
             except urllib.error.HTTPError as error:
                 if error.code != 503:
                     raise AssertionError(f"{url}: {error.read().decode()}") from error
             except OSError:
-                assert self._process.poll() is None, self._log.read_text()
-            if time.monotonic() > deadline:
-                raise TookTooLong(self._log.read_text())
-            time.sleep(0.2)
+                pass  # it does not listen yet
+            return []
+
+        return until(
+            answered, url, every=0.2, alive=lambda: self._process.poll() is None, shown=self._log.read_text
+        )[0]
 
     def query(self, text: str) -> list[dict[str, Any]]:
         """The series of an instant query."""

@@ -30,12 +30,13 @@ def patience(seconds: float = HANG) -> float:
 
 
 def until(
-    condition: Callable[[], Found],
+    condition: Callable[[], Found | None],
     what: str = "",
     *,
     seconds: float = HANG,
     every: float = 0.05,
     shown: Callable[[], object] | None = None,
+    alive: Callable[[], object] | None = None,
 ) -> Found:
     """Wait until the condition is true; what it then returns.
 
@@ -45,16 +46,21 @@ def until(
         seconds: the bound.
         every: seconds between two questions.
         shown: says for the error what things look like instead.
+        alive: whether what would make it true, such as a process, still runs.
 
     Raises:
         TookTooLong: at the bound.
+        AssertionError: it was not alive any more.
     """
     end = time.monotonic() + patience(seconds)
-    while not (found := condition()):
+    while True:
+        lives = alive is None or alive()  # asked first: the last that it does may make the condition true
+        if found := condition():
+            return found
+        assert lives, _message(condition, what, "the end of what it waits for", found, shown)
         if time.monotonic() > end:
-            raise TookTooLong(_message(condition, what, seconds, found, shown))
+            raise TookTooLong(_message(condition, what, f"{patience(seconds):g} s", found, shown))
         time.sleep(every)
-    return found
 
 
 async def until_async(
@@ -64,26 +70,30 @@ async def until_async(
     seconds: float = HANG,
     every: float = 0.02,
     shown: Callable[[], object] | None = None,
+    alive: Callable[[], object] | None = None,
 ) -> Found:
     """`until` on an event loop; the condition may be a coroutine function, whose calls are within the bound, too.
 
     Raises:
         TookTooLong: at the bound.
+        AssertionError: it was not alive any more.
     """
     seen: object = "no answer"
     bound = asyncio.timeout(patience(seconds))
     try:
         async with bound:
             while True:
+                lives = alive is None or alive()
                 answer = condition()
                 found: Found = await answer if inspect.isawaitable(answer) else answer
                 if found:
                     return found
                 seen = found
+                assert lives, _message(condition, what, "the end of what it waits for", seen, shown)
                 await asyncio.sleep(every)
     except TimeoutError as error:
         if bound.expired():
-            raise TookTooLong(_message(condition, what, seconds, seen, shown)) from error
+            raise TookTooLong(_message(condition, what, f"{patience(seconds):g} s", seen, shown)) from error
         raise
 
 
@@ -117,10 +127,10 @@ async def in_time(awaited: Awaitable[Found], seconds: float = HANG) -> Found:
 def _message(
     condition: Callable[[], object],
     what: str,
-    seconds: float,
+    after: str,
     found: object,
     shown: Callable[[], object] | None,
 ) -> str:
     name = what or getattr(condition, "__qualname__", repr(condition))
     seen = shown() if shown is not None else found
-    return f"no {name} after {patience(seconds):g} s; last seen: {seen}"
+    return f"no {name} after {after}; last seen: {seen}"

@@ -7,14 +7,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 from invocation import rljob
 from tests.night import some
-from tests.waiting import TookTooLong, patience
+from tests.waiting import until
 
 from rljob_cli.exits import scratch_folder, signals_interrupt
 
@@ -130,13 +129,13 @@ def test_an_interrupted_check_leaves_nothing_behind(
         start_new_session=True,
     )
     try:
-        deadline = time.monotonic() + patience(PATIENCE)
-        # Its model is written: engines or backends are being started, or are at work.
-        while not list(place.glob("*/model/tokenizer.json")):
-            assert process.poll() is None, process.communicate()
-            if time.monotonic() > deadline:
-                raise TookTooLong("no model")
-            time.sleep(0.01)
+        until(  # once its model is written, engines or backends are being started, or are at work
+            lambda: list(place.glob("*/model/tokenizer.json")),
+            "model",
+            every=0.01,
+            alive=lambda: process.poll() is None,
+            shown=lambda: process.returncode is not None and process.communicate(),
+        )
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(number)
         out, errors = process.communicate(timeout=PATIENCE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
@@ -14,7 +13,7 @@ from uuid import uuid4
 import pytest
 from cluster_jobs import SEEDS, job_of, operator, prepare, refusal, role_store
 from e2e.harness.nats_server import EmbeddedServer
-from tests.waiting import until_async, within
+from tests.waiting import until_async
 
 from rljob_core.errors import StoreFull, StoreUnavailable
 from rljob_core.messages import STEP_METRICS, StepMetrics
@@ -260,12 +259,9 @@ async def test_a_job_without_room_is_refused_and_harms_none_that_runs(
         for job in (first, second):
             async with opened(server, job.metadata.uid or "", Holder.COORDINATOR) as coordinator:
                 assert await coordinator.publish(Channel.LEDGER, "records", b"1") == 1
-        async with within():
-            while not await streams.prepare(first, TRAJECTORIES):  # noqa: ASYNC110  until it is connected again
-                await asyncio.sleep(0.1)
-            await streams.remove(second)
-            while not await streams.prepare(third, TRAJECTORIES * 4):  # noqa: ASYNC110  nothing tells
-                await asyncio.sleep(0.1)
+        await prepare(streams, first, TRAJECTORIES)  # once it is connected again
+        await streams.remove(second)
+        await prepare(streams, third, TRAJECTORIES * 4)
         assert streams.trouble(third) is None
 
 

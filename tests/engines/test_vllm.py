@@ -140,8 +140,7 @@ async def gather(engine: Engine, count: int) -> dict[str, EngineEvent]:
 
 async def until_tokens(engine: Engine, more: int) -> None:
     before = engine.load().tokens
-    while engine.load().tokens < before + more:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    await until_async(lambda: engine.load().tokens >= before + more, every=0.001)
 
 
 def changed(model: Path, factor: float) -> list[tuple[str, Any]]:

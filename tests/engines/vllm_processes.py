@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import psutil
 from e2e.harness.ports import hold_port
-from tests.waiting import TookTooLong, patience
+from tests.waiting import until
 
 from rljob_runtime.engines.vllm.names import EXTENSION
 
@@ -72,14 +71,19 @@ def vllm_server(model: Path, log: Path, *, ours: bool = True, slots: int = 8) ->
 
 
 def _wait_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    give_up = time.monotonic() + patience(START_SECONDS)
-    while time.monotonic() < give_up:
-        if process.poll() is not None:
-            raise AssertionError(f"vLLM's server ended: {log.read_text()[-4000:]}")
-        with suppress(urllib.error.URLError, OSError), urllib.request.urlopen(f"{url}/health", timeout=5.0):
-            return
-        time.sleep(0.2)
-    raise TookTooLong(f"vLLM's server did not start: {log.read_text()[-4000:]}")
+    def healthy() -> bool:
+        with suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5.0):
+            return True
+        return False
+
+    until(
+        healthy,
+        "vLLM server",
+        seconds=START_SECONDS,
+        every=0.2,
+        alive=lambda: process.poll() is None,
+        shown=lambda: log.read_text()[-4000:],
+    )
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

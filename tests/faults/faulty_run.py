@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,10 @@ import psutil
 from block_device import Disk
 from boundaries import Boundary
 from kill_locations import PAIR, RANDOM, Kill, Landed, Written, locate, read_ledger
-from tests.waiting import TookTooLong, patience
 from watcher import Watcher, names_of
 
 from rljob_cli.run_folder.embedded_nats import running_url
-from runs import PATIENCE, LiveRun, still_there, write_job
+from runs import LiveRun, still_there, write_job
 
 PROMPTS, SIBLINGS = 4, 2
 POOL = "cpu"
@@ -214,14 +213,8 @@ class FaultyRun(LiveRun):
         )
 
     def _awaited(self, found: Any, what: str) -> Any:
-        deadline = time.monotonic() + patience(PATIENCE)
-        while True:
-            with suppress(FutureTimeout):
-                return found.result(timeout=0.2)
-            if self.process.poll() is not None:
-                raise AssertionError(f"the run ended before it was {what}:\n{self.said[-3000:]}")
-            if time.monotonic() > deadline:
-                raise TookTooLong(f"never {what}:\n{self.said[-3000:]}\n{self.logs()}")
+        self.until(what, lambda: wait([found], timeout=0.2).done)  # it returns as soon as it is found
+        return found.result()
 
     # ------------------------------------------------------------------------------------------ the end
 

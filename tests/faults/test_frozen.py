@@ -12,10 +12,11 @@ from typing import Any
 import psutil
 import pytest
 from boundaries import BOUNDARIES, ROLES
-from faulty_run import PATIENCE, FaultyRun, apart, signal_pods
+from faulty_run import FaultyRun, apart, signal_pods
 from kill_locations import commits, epochs
 from tests.emulated import emulated
 from tests.night import chance, some
+from tests.waiting import patience
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -78,7 +79,7 @@ def test_one_that_was_replaced_stops_by_itself_and_harms_nothing(
         assert worker.status() == psutil.STATUS_STOPPED
         worker.resume()
         run.say(f"step {run.seen.seen.committed}: let it go on beside the other")
-        worker.wait(PATIENCE)
+        worker.wait(patience())
         run.say("it has ended by itself")
         assert run.process.poll() is None
     finally:

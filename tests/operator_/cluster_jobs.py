@@ -95,7 +95,7 @@ async def refusal(streams: JobStreams, job: RLJob, size: int) -> str:
         trouble = streams.trouble(job)
         return trouble.message if trouble is not None and trouble.reason == "StreamsRefused" else ""
 
-    return await until_async(said)
+    return await until_async(said, shown=lambda: streams.trouble(job))
 
 
 async def replicas_of(url: str, uid: str) -> dict[str, Any]:

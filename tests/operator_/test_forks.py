@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import BinaryIO
 import psutil
 import pytest
 from children import running_children
+from tests.waiting import until_async
 
 from rljob_core import worker_protocol
 from rljob_core.config import JobConfig
@@ -59,14 +59,6 @@ def config(make_job: Callable[..., RLJob], defaults: ClusterDefaults, tmp_path: 
     config = resolve_job(make_job(), defaults).config
     (tmp_path / "job.json").write_text(config.model_dump_json(by_alias=True))
     return config
-
-
-def comes(file: Path) -> bool:
-    """Wait for a minute until there is this file; whether there is."""
-    end = time.monotonic() + 300
-    while not file.exists() and time.monotonic() < end:
-        time.sleep(0.05)
-    return file.exists()
 
 
 class Started:
@@ -181,7 +173,7 @@ async def test_roles_are_forked_from_a_server_that_runs_already(
     (modules / "a_users_module.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
     started.server.add_variables({"PYTHONPATH": str(modules)})
     started.server.import_ahead(["a_users_module"])
-    assert await asyncio.to_thread(comes, tmp_path / "imported")  # nothing is to be forked yet
+    await until_async((tmp_path / "imported").exists)  # nothing is to be forked yet
     role = await started.start("streams", PYTHONPATH=str(modules))
     assert psutil.Process(role.pid).ppid() == server.pid
     await started.forks.close()

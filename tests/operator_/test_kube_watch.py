@@ -13,7 +13,7 @@ from aiohttp import web
 from e2e.harness.fixtures import SharedControlPlane
 from kubeconfigs import write_kubeconfig
 from tenacity import AsyncRetrying, stop_after_delay, wait_fixed
-from tests.waiting import within
+from tests.waiting import until_async
 
 from rljob_operator.cluster.kube.api import _METADATA, KubeApi, Page
 from rljob_operator.cluster.kube.cache import KubeCache
@@ -76,10 +76,7 @@ async def followed(server: KubeApi, cache: KubeCache, done: Callable[[], bool]) 
 
 
 async def until(done: Callable[[], bool], running: asyncio.Task[None]) -> None:
-    async with within():
-        while not done():
-            assert not running.done()
-            await asyncio.sleep(0.01)
+    await until_async(done, alive=lambda: not running.done())
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running

@@ -12,7 +12,7 @@ import nats
 import pytest
 from nats.aio.client import Client
 from site_servers import SITE, SiteServers
-from tests.waiting import within
+from tests.waiting import until_async, within
 
 from rljob_operator.decisions.site_buckets import SiteBucketNames, bucket_definition
 from rljob_operator.reconcile.site_bucket import ERRORS, SiteBucket, create_consumer, create_stream
@@ -46,12 +46,11 @@ async def join(hub: Client, site: Client) -> None:
 
 
 async def until_read(bucket: SiteBucket, client: Client, wanted: dict[str, bytes]) -> None:
-    async with within():
-        while True:
-            await bucket.read(client)
-            if bucket.entries == wanted:
-                return
-            await asyncio.sleep(0.1)
+    async def reads() -> bool:
+        await bucket.read(client)
+        return bucket.entries == wanted
+
+    await until_async(reads, every=0.1, shown=lambda: bucket.entries)
 
 
 async def test_what_one_side_writes_the_other_reads(servers: SiteServers) -> None:

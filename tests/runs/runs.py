@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -87,15 +86,13 @@ class LiveRun:
         return 0
 
     def until(self, what: str, done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + patience(PATIENCE)
-        while not done():
-            if self.process.poll() is not None:
-                raise AssertionError(f"the run ended before {what}:\n{self.said[-3000:]}")
-            if time.monotonic() > deadline:
-                raise TookTooLong(
-                    f"no {what} after {patience(PATIENCE):g} s:\n{self.said[-3000:]}\n{self.logs()}"
-                )
-            time.sleep(0.05)
+        until(
+            done,
+            what,
+            seconds=PATIENCE,
+            alive=lambda: self.process.poll() is None,
+            shown=lambda: f"{self.said[-3000:]}\n{self.logs()}",
+        )
 
     def kill(self, pod: str) -> int:
         """`kill -9` the pod's process; its pid."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from completions_server import Completions, next_token, serving
 from safetensors.torch import load_file
+from tests.waiting import until_async
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import GenerationFailed, ResourceMissing, SpecError, WeightsRejected
@@ -70,8 +70,7 @@ async def one(engine: Engine) -> Completed | Stopped:
 
 
 async def until_tokens(engine: Engine, count: int) -> None:
-    while engine.load().tokens < count:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    await until_async(lambda: engine.load().tokens >= count, every=0.001)
 
 
 async def test_busy_servers_are_asked_again_and_broken_streams_gone_on_with(model: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from installed import install
 from sample_answers import answer, keep
-from tests.waiting import TookTooLong, patience
+from tests.waiting import until
 
 from rljob_core.config import JobConfig
 from rljob_core.messages import STEP_METRICS, StepMetrics, StepStats
@@ -147,13 +147,15 @@ class TrackerProcess:
         return [row["sequence"] for row in self.rows() if "sequence" in row]
 
     def until(self, done: Callable[[], bool]) -> None:
-        end = time.monotonic() + patience(PATIENCE)
-        while not done():
-            if time.monotonic() > end:
-                raise TookTooLong(f"{self.rows()} {(self.folder / 'log').read_text()}")
-            assert self.process is not None
-            assert self.process.poll() is None, (self.folder / "log").read_text()
-            time.sleep(0.05)
+        process = self.process
+        assert process is not None
+        until(
+            done,
+            "rows",
+            seconds=PATIENCE,
+            alive=lambda: process.poll() is None,
+            shown=lambda: f"{self.rows()} {(self.folder / 'log').read_text()}",
+        )
 
     def end(self, number: int = signal.SIGTERM) -> int:
         assert self.process is not None
