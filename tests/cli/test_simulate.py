@@ -140,6 +140,7 @@ def test_without_a_sweep_the_picture_compares_fleets(job: Path, tmp_path: Path) 
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.nightly  # tests/simulator/test_dispatch.py has the ratio
 def test_good_predictions_are_faster_than_none_on_unequal_engines(job: Path) -> None:
     words = [
         "--json",

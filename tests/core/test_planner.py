@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_history import check_history, records
+from tests.night import NIGHT
 from world import SimulatedEngine, World, job_config
 
 from rljob_core.actions import (
@@ -191,7 +192,7 @@ FAULTS = st.lists(
 EVALUATIONS = st.sampled_from([None, {"everySteps": 2, "samples": 3}])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=1000 if NIGHT else 150, deadline=None)
 @given(
     faults=FAULTS,
     mode=st.sampled_from([m for m, _ in MODES]),

@@ -102,7 +102,6 @@ def ask(name: str, length: int, **changes: Any) -> Request:
     return Request(id=name, tokens=np.array(prompt, np.int32), max_tokens=length, **(given | changes))
 
 
-@pytest.mark.smoke
 async def test_vllm_s_own_metrics_are_served_with_those_of_the_role(engine: Engine) -> None:
     await engine.swap(0, None, "Update")
     engine.submit([ask("counted", 20)])
