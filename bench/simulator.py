@@ -58,7 +58,7 @@ MIXED = [
 FULL_CACHES = [
     {"name": "full", "replicas": 4, "engine": {"options": {"kvTokens": 2500, "prefillSecondsPerToken": 1e-5}}}
 ]
-TWO_SITES = [{"name": "near", "replicas": 2}, {"name": "far", "replicas": 2, "datacenter": "west"}]
+TWO_SITES = [{"name": "near", "replicas": 2}, {"name": "far", "replicas": 2, "site": "west"}]
 SLOW_SWAPS = [{"name": "swapping", "replicas": 4, "engine": {"options": {"swapSeconds": 0.5}}}]
 
 
@@ -86,7 +86,7 @@ class Case:
             pools=json.dumps(self.pools),
             per_token=self.per_token,
         )
-        return job + SITE if any("datacenter" in pool for pool in self.pools) else job
+        return job + SITE if any("site" in pool for pool in self.pools) else job
 
 
 def ahead(bound: int) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from runs import LiveRun, write_job  # noqa: E402
 
 SITE = "west"
 SERVER = f"nats-server-{SITE}-0"
-POOLS = [{"name": "near", "replicas": 2}, {"name": "far", "replicas": 2, "datacenter": SITE}]
+POOLS = [{"name": "near", "replicas": 2}, {"name": "far", "replicas": 2, "site": SITE}]
 BITS_PER_SECOND, DELAY = 1e8, 0.033
 STEP_SECONDS, TOKEN_SECONDS, LENGTHS = 1.0, 0.02, {"median": 40, "min": 10, "max": 120}
 _REMOTE = re.compile(r"@127\.0\.0\.1:(\d+)")

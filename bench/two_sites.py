@@ -54,7 +54,7 @@ class Fleet:
                 "name": name,
                 "replicas": count,
                 "engine": {"options": {"device": device}},
-                **({"datacenter": site} if site else {}),
+                **({"site": site} if site else {}),
             }
             for name, (device, count, site) in self.pools.items()
         ]

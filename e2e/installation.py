@@ -50,6 +50,8 @@ def install(
     scratch: Path,
     name_server: str | None = None,
     manifests: Path = MANIFESTS,
+    components: Sequence[str] = _COMPONENTS,
+    looks_up_names: bool = False,
 ) -> None:
     """Install everything and wait until the operator is ready.
 
@@ -58,43 +60,29 @@ def install(
         storage: folders of the streams, one for each NATS server.
         scratch: for the kustomization.
         name_server: the cluster's, if it is no pod in `kube-system`.
-        manifests: what is installed: the default, or an overlay.
+        manifests: what is installed: the default, or another folder with a kustomization.
+        components: of `manifests/components`, added to it.
+        looks_up_names: whether its NATS servers do.
     """
     python, names = _prepare(kubectl, name_server)
     for number, folder in enumerate(storage):
         kubectl.apply(host_volume(f"data-nats-{number}", folder, namespace=SYSTEM))
     egress = {name: [*names, _api_server(kubectl)] for name in ("rljob-operator", "rljob-nats-setup")}
     probes = {"readinessProbe": _probe("/healthz?js-enabled-only=true")}
-    if manifests != MANIFESTS:  # the servers look for each other by name
+    if looks_up_names:
         egress["nats"] = names
+    if manifests == NATS_CLUSTER:
         probes["startupProbe"] = _probe("/healthz")
     patches = [
         _operator_patch(python, image),
         _patch("Job", "rljob-nats-setup", "setup", python),
         _patch("StatefulSet", "nats", "nats", python, probes=probes),
     ]
-    _apply_overlay(kubectl, image, manifests, patches, egress, scratch=scratch, components=_COMPONENTS)
+    _apply_overlay(kubectl, image, manifests, patches, egress, scratch=scratch, components=components)
     kubectl = kubectl.within(SYSTEM)
     kubectl.wait("condition=Complete", "job/rljob-nats-setup", seconds=300)
     for workload in ("statefulset/nats", "deployment/rljob-operator"):
         kubectl("rollout", "status", workload, "--timeout=300s", timeout=310)
-
-
-def install_operator(
-    kubectl: Kubectl, image: str, kustomization: Path, *, scratch: Path, name_server: str | None = None
-) -> None:
-    """Install an operator that is to use a NATS server that is there, and return at once.
-
-    Args:
-        image: of all pods.
-        kustomization: folder of what a user would apply.
-        scratch: as of `install`.
-        name_server: as of `install`.
-    """
-    python, names = _prepare(kubectl, name_server)
-    egress = {"rljob-operator": [*names, _api_server(kubectl)]}
-    patches = [_operator_patch(python, image)]
-    _apply_overlay(kubectl, image, kustomization, patches, egress, scratch=scratch)
 
 
 def _prepare(kubectl: Kubectl, name_server: str | None) -> tuple[Environment, list[dict[str, Any]]]:

@@ -1,4 +1,4 @@
-"""The files that docs/kubernetes-sites.md shows, as a person copies them from it."""
+"""The files that docs/sites.md shows, as a person copies them from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from e2e.console import console
 from e2e.installation import MANIFESTS, ROOT
 
-PAGE = ROOT / "docs" / "kubernetes-sites.md"
+PAGE = ROOT / "docs" / "sites.md"
 _BLOCK = re.compile(r"^ *```(?:conf|yaml)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 _MARK = "<!-- tested by: e2e/test_sites.py -->"
 _PATH = re.compile(r"# (\S+/\S+)\n")
@@ -29,9 +29,15 @@ def page_files() -> dict[str, str]:
 
 def page_job() -> dict[str, Any]:
     """The parts of an RLJob's spec that the page shows."""
-    (part,) = (block for block in _blocks() if "rollout:" in block)
+    (part,) = (block for block in _blocks() if "site: east" in block and "rollout:" in block)
     spec: dict[str, Any] = YAML(typ="safe").load(part)
     return spec
+
+
+def page_command(words: str) -> str:
+    """The only command of the set-up that has these words."""
+    (found,) = re.findall(rf"^ *(kubectl {re.escape(words)} .*)$", PAGE.read_text(), re.MULTILINE)
+    return str(found)
 
 
 def page_console() -> list[tuple[str, str]]:

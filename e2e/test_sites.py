@@ -1,4 +1,4 @@
-"""A job over two clusters, the hub and a site, set up as docs/kubernetes-sites.md says, while much happens to the site.
+"""A job over two clusters, the hub and a site, set up as docs/sites.md says, while much happens to the site.
 
 One job runs through all tests but two. It is emulated: what cuts, servers and nodes do to it is the same. Each test
 ends with steps that were trained on what the site's engines have generated since, and with an audit that holds.
@@ -22,10 +22,8 @@ from e2e.console import Terminal, essence
 from e2e.harness.availability import available
 from e2e.harness.find import Source, choose
 from e2e.harness.images import BASE_IMAGE
-from e2e.installation import SYSTEM
 from e2e.jobs import Job, emulated_example, example
 from e2e.ledger_reader import site_is_trained_on
-from e2e.nats_pods import NAMESPACE as NATS
 from e2e.sites_page import page_console, page_job
 from e2e.two_sites import SITE, TwoSites
 
@@ -189,7 +187,7 @@ def test_a_link_that_loses_packets(sites: TwoSites, job: SiteJob) -> None:
 def test_the_site_s_nats_server_is_killed(sites: TwoSites, job: SiteJob) -> None:
     engines = job.engines()
     for _ in range(2):
-        sites.kill_at_site(NATS)
+        sites.kill_at_site("nats")
     job.works()
     assert job.engines() == engines
 
@@ -197,7 +195,7 @@ def test_the_site_s_nats_server_is_killed(sites: TwoSites, job: SiteJob) -> None
 def test_the_site_s_operator_is_killed(sites: TwoSites, job: SiteJob) -> None:
     engines = job.engines()
     job.scale(2)
-    sites.kill_at_site(SYSTEM)
+    sites.kill_at_site("rljob-operator")
     job.until(lambda: job.serves(2), seconds=400)
     assert engines.items() <= job.engines().items()
     job.works()

@@ -87,6 +87,7 @@ def servers(cluster: AnyCluster, tmp_path_factory: pytest.TempPathFactory) -> It
             scratch=tmp_path_factory.mktemp("install"),
             name_server=three.network.dns,
             manifests=NATS_CLUSTER,
+            looks_up_names=True,
         )
         yield ThreeServers(three, disks)
 

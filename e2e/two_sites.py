@@ -1,4 +1,4 @@
-"""Two clusters on this machine, the hub and a site, set up as docs/kubernetes-sites.md says, with a long link between.
+"""Two clusters on this machine, the hub and a site, set up as docs/sites.md says, with a long link between.
 
 with TwoSites(folder, image) as sites:
     sites.start_hub()
@@ -8,6 +8,10 @@ with TwoSites(folder, image) as sites:
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -21,15 +25,14 @@ from e2e.harness.kubectl import Kubectl
 from e2e.harness.node import NodeSpec
 from e2e.harness.volumes import environment, host_volume
 from e2e.harness.wan import Wan
-from e2e.installation import SYSTEM, install_operator, namespace_manifest, shared_folder
-from e2e.nats_pods import NAMESPACE as NATS
-from e2e.nats_pods import start_nats, volumes
-from e2e.sites_page import page_files, write_page
+from e2e.installation import SYSTEM, install, namespace_manifest, shared_folder
+from e2e.sites_page import page_command, write_page
 
 SITE, NAMESPACE = "east", "team-a"
 """As the page calls them."""
 _HUB_NAME = "nats.hub.example"
-_PASSWORD = "s3cret-between-sites"
+WORKLOADS = ("statefulset/nats", "deployment/rljob-operator")
+RLJOB = str(Path(sys.executable).parent / "rljob")
 _RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
@@ -59,6 +62,7 @@ class TwoSites:
         self._folder = folder
         self._image = image
         self._held = ExitStack()
+        self._streams: list[Path] = []
         self.hub = Cluster(folder / "hub", [NodeSpec("near")], flags=flags)
         self.site = Cluster(folder / "site", [NodeSpec("far")], flags=flags)
         self.wan = Wan(self.hub.network, self.site.network, bits_per_second=bits_per_second, delay=delay)
@@ -67,11 +71,11 @@ class TwoSites:
     def __enter__(self) -> Self:
         with ExitStack() as held:
             # They are removed last: until the clusters have ended, their pods write there.
-            streams_at_hub, streams_at_site, jobs = (held.enter_context(shared_folder()) for _ in range(3))
+            *self._streams, jobs = (held.enter_context(shared_folder()) for _ in range(3))
             for each in (self.hub, self.site, self.wan):
                 held.enter_context(each)
-            _make_places(self.hub.kubectl, streams_at_hub)
-            _make_places(self.site.kubectl, streams_at_site)
+            for cluster in (self.hub, self.site):
+                _make_places(cluster.kubectl)
             self.kubectl.apply(host_volume("rljob", jobs, namespace=NAMESPACE))
             self._held = held.pop_all()
         return self
@@ -83,29 +87,29 @@ class TwoSites:
 
     def start_hub(self) -> None:
         """Do what the page says of the hub, and wait until its operator is ready. It waits for no site."""
-        address = self.hub.network.node(0)
-        authority = self.hub.control_plane.authority
-        pair = authority.issue("nats", user="nats", hosts=[_HUB_NAME])
-        files = {
-            "nats-server.conf": self._configuration("hub"),
-            "tls.crt": pair.certificate.read_text(),
-            "tls.key": pair.key.read_text(),
-        }
-        start_nats(self.hub.kubectl, self._image, files, addresses=[address])
-        self._start_operator(self.hub, "hub")
-        self.hub.kubectl("apply", "--server-side", f"--filename={self._folder / 'hub' / 'site.yaml'}")
-        self.await_operator(self.hub)
+        hub, address = self.hub, self.hub.network.node(0)
+        self._install(hub, "hub", self._streams[0])
+        # The address of a load balancer.
+        patch = json.dumps({"spec": {"externalIPs": [address]}})
+        hub.kubectl.within(SYSTEM)("patch", "service", "nats-sites", f"--patch={patch}")
+        command = page_command("rljob site add").replace("kubectl rljob", RLJOB).replace(_HUB_NAME, address)
+        self._folder.joinpath("site").mkdir(exist_ok=True)
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=self._folder / "site",
+            env={**os.environ, "KUBECONFIG": str(hub.kubectl.kubeconfig)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ClusterError(f"{command}: {done.stdout}{done.stderr}")
+        hub.kubectl("apply", "--server-side", f"--filename={self._folder / 'hub' / 'site.yaml'}")
 
     def start_site(self) -> None:
         """Do what the page says of the site, and wait until its operator is ready."""
-        files = {
-            "nats-server.conf": self._configuration("site"),
-            "ca.crt": self.hub.control_plane.authority.certificate.read_text(),
-        }
-        hosts = {_HUB_NAME: self.hub.network.node(0)}
-        start_nats(self.site.kubectl, self._image, files, hosts=hosts)
-        self._start_operator(self.site, "site")
-        self.await_operator(self.site)
+        (self._folder / "site" / "kustomization.yaml").write_text("resources: [join.yaml]\n")
+        self._install(self.site, "site", self._streams[1])
 
     @property
     def kubectl(self) -> Kubectl:
@@ -122,17 +126,17 @@ class TwoSites:
         site = self.hub.kubectl.json("get", "rlsite", SITE)
         return bool(site.get("status", {}).get("connected"))
 
-    def kill_at_site(self, namespace: str) -> None:
-        """Kill the only container in a namespace of the site, and return once it is back.
+    def kill_at_site(self, name: str) -> None:
+        """Kill a container of the site's installation, and return once it is back.
 
         Args:
-            namespace: of its NATS server, or of its operator.
+            name: what its pod is labelled with: `nats`, or `rljob-operator`.
 
         Raises:
             ClusterError: it is not killed.
             TookTooLong: it does not come back.
         """
-        before = self._container_at_site(namespace)
+        before = self._container_at_site(name)
         identity = before["containerID"].removeprefix("containerd://")
         kill = ("ctr", "--namespace=k8s.io", "tasks", "kill", "--signal=SIGKILL", identity)
         done = self.site.nodes["far"].run(*kill)
@@ -140,18 +144,16 @@ class TwoSites:
             raise ClusterError(f"{identity} is not killed: {done.stderr.strip()}")
 
         def back() -> bool:
-            now = self._container_at_site(namespace)
+            now = self._container_at_site(name)
             return bool(now["restartCount"] > before["restartCount"] and now["ready"])
 
         # A kubelet waits the longer, the more often it has restarted a container.
-        until(back, f"return in {namespace}", every=1, shown=lambda: self._container_at_site(namespace))
+        until(back, f"return of {name}", every=1, shown=lambda: self._container_at_site(name))
 
     def await_operator(self, cluster: Cluster) -> None:
         """Return once the operator and the NATS server of a cluster are ready."""
-        for namespace, name in ((NATS, "nats"), (SYSTEM, "rljob-operator")):
-            cluster.kubectl.within(namespace)(
-                "rollout", "status", f"deployment/{name}", "--timeout=300s", timeout=310
-            )
+        for workload in WORKLOADS:
+            cluster.kubectl.within(SYSTEM)("rollout", "status", workload, "--timeout=300s", timeout=310)
 
     def seen(self) -> str:
         """What a person would look at first, at the site."""
@@ -161,44 +163,37 @@ class TwoSites:
         for pod in kubectl.json("get", "pods")["items"]:
             said = ("logs", pod["metadata"]["name"], "--tail=10")
             parts.append(f"--- {said[1]}\n" + (kubectl(*said) if kubectl.succeeds(*said) else "none"))
-        for namespace, name in ((NATS, "nats"), (SYSTEM, "rljob-operator")):
-            said = ("logs", f"deployment/{name}", "--tail=20")
-            there = self.site.kubectl.within(namespace)
-            parts.append(f"--- the site's {name}\n" + (there(*said) if there.succeeds(*said) else "none"))
+        for workload in WORKLOADS:
+            said = ("logs", workload, "--tail=20")
+            there = self.site.kubectl.within(SYSTEM)
+            parts.append(f"--- the site's {workload}\n" + (there(*said) if there.succeeds(*said) else "none"))
         return "\n".join(parts)
 
     # ---- parts
 
-    def _container_at_site(self, namespace: str) -> dict[str, Any]:
-        """The status of the only container of the only pod there."""
-        (pod,) = self.site.kubectl.within(namespace).json("get", "pods")["items"]
+    def _container_at_site(self, name: str) -> dict[str, Any]:
+        """The status of the only container of the only pod of that name in the site's installation."""
+        selector = f"--selector=app.kubernetes.io/name={name}"
+        (pod,) = self.site.kubectl.within(SYSTEM).json("get", "pods", selector)["items"]
         (container,) = pod["status"]["containerStatuses"]
         found: dict[str, Any] = container
         return found
 
-    def _configuration(self, place: str) -> str:
-        return page_files()[f"{place}/nats-server.conf"].replace("CHANGE-ME", _PASSWORD)
-
-    def _start_operator(self, cluster: Cluster, place: str) -> None:
+    def _install(self, cluster: Cluster, place: str, streams: Path) -> None:
         scratch = self._folder / f"{place}-install"
         scratch.mkdir()
-        install_operator(
+        install(
             cluster.kubectl,
             self._image,
-            self._folder / place,
+            storage=[streams],
             scratch=scratch,
             name_server=cluster.network.dns,
+            manifests=self._folder / place,
+            components=(),
+            looks_up_names=place == "site",
         )
 
 
-def _make_places(kubectl: Kubectl, streams: Path) -> None:
-    """Make the namespaces and volumes of a cluster: for those that are late, the scheduler looks again only seldom."""
-    kubectl.apply(
-        [
-            *(namespace_manifest(name) for name in (SYSTEM, NATS)),
-            namespace_manifest(NAMESPACE, **_RESTRICTED),
-            *environment(SYSTEM).manifests,
-            *environment(NAMESPACE).manifests,
-            *volumes(streams),
-        ]
-    )
+def _make_places(kubectl: Kubectl) -> None:
+    """Make the namespace of jobs in a cluster."""
+    kubectl.apply([namespace_manifest(NAMESPACE, **_RESTRICTED), *environment(NAMESPACE).manifests])

@@ -20,7 +20,6 @@ from rljob_cli.checkpoints.export import export
 from rljob_cli.compare.command import compare
 from rljob_cli.exits import exit_codes
 from rljob_cli.explain.command import explain
-from rljob_cli.forget_site import forget_site
 from rljob_cli.generate.chart.command import chart
 from rljob_cli.generate.crd import crd
 from rljob_cli.generate.job_policy import job_policy
@@ -44,6 +43,7 @@ from rljob_cli.run.command import File, Overrides, check, run
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_cli.samples.command import samples
 from rljob_cli.simulate.command import simulate
+from rljob_cli.sites.command import app as site_app
 from rljob_core.remote_uri import job_with_paths
 
 app = typer.Typer(
@@ -234,4 +234,4 @@ app.command()(monitoring)
 app.command()(chart)
 app.command()(nats_init)
 app.command()(nats_site)
-app.command()(forget_site)
+app.add_typer(site_app)

@@ -539,19 +539,17 @@ def test_a_nats_server_that_does_not_answer(tmp_path: Path) -> None:
     assert none_of_them.count(f"127.0.0.1:{port}") == 2
 
 
-def test_datacenters_beside_a_server_of_the_users_own(tmp_path: Path) -> None:
+def test_sites_beside_a_server_of_the_users_own(tmp_path: Path) -> None:
     file = write_job(tmp_path, nats={"url": "nats://127.0.0.1:4222"})
-    (error,) = refused(file, "--set", "spec.rollout.pools.cpu.datacenter=west")
-    assert error.startswith("spec.nats.url: rljob run starts the servers of datacenters beside its own only")
+    (error,) = refused(file, "--set", "spec.rollout.pools.cpu.site=west")
+    assert error.startswith("spec.nats.url: rljob run starts the servers of sites beside its own only")
 
 
-def test_a_datacenter_that_comes_to_a_run_under_way(tmp_path: Path) -> None:
-    pools = [{"name": "a", "datacenter": "west"}, {"name": "b", "datacenter": "east"}, {"name": "c"}]
+def test_a_site_that_comes_to_a_run_under_way(tmp_path: Path) -> None:
+    pools = [{"name": "a", "site": "west"}, {"name": "b", "site": "east"}, {"name": "c"}]
     job = load_job(write_job(tmp_path, rollout={"pools": pools}))
     check_servers(job, {"west", "east"})
-    with pytest.raises(
-        SpecError, match=r"^spec\.rollout\.pools: no server of datacenter east runs: stop the run"
-    ):
+    with pytest.raises(SpecError, match=r"^spec\.rollout\.pools: no server of site east runs: stop the run"):
         check_servers(job, {"west"})
 
 

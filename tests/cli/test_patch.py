@@ -115,13 +115,13 @@ def test_what_is_refused_leaves_all_as_it_was(folder: RunFolder, texts: list[str
 
 def test_a_pool_stays_where_it_is_while_the_job_runs(folder: RunFolder) -> None:
     with folder.locked():
-        ended = patched(folder, "rollout.pools.cpu.datacenter=west")
+        ended = patched(folder, "rollout.pools.cpu.site=west")
     assert ended.code == 2
     assert (
-        "spec.rollout.pools.cpu.datacenter: datacenter is immutable while the job runs, because a pool stays where it "
+        "spec.rollout.pools.cpu.site: site is immutable while the job runs, because a pool stays where it "
         "is: leave it at null, add another pool and remove this one, or stop the run first" in ended.errors[0]
     )
-    assert patched(folder, "rollout.pools.cpu.datacenter=west").code == 0  # each run may have it elsewhere
+    assert patched(folder, "rollout.pools.cpu.site=west").code == 0  # each run may have it elsewhere
 
 
 def test_a_folder_without_a_job(tmp_path: Path) -> None:

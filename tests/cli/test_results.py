@@ -167,6 +167,31 @@ def test_no_step_is_past_the_last_one(job: RLJob, tmp_path: Path) -> None:
     assert (summary["steps"], summary["steps_planned"]) == (6, 8)
 
 
+def test_what_is_said_of_a_site(job: RLJob, tmp_path: Path) -> None:
+    progress = RunProgress(["west"])
+    progress.sites["west"].bytes_up = 1_500_000
+    far = EngineSignal("far-0.1", "far", 1, 1, 0, 8, 0, 0, 50, site="west", outbox_bytes=2_000_000)
+    for now, engine, line in ((0.0, far, commit(1)), (1.0, replace(far, tokens=90), commit(2))):
+        progress.heard("engines.far-0.1", engine)
+        progress.add(replace(line, trained_at={"west": 3}))
+        progress.mark(now)
+    console = Console(file=StringIO(), width=200)
+    with LiveView(console, job, EventLog(tmp_path / "events.log")) as view:
+        view.refresh(progress)
+    said = "site west: connected, 2.0 MB wait there, 1.5 MB up, 0.0 MB down, 6 trained"
+    assert said in console.file.getvalue()  # type: ignore[attr-defined]
+    summary = summarize(job, progress, wall_seconds=1.0, peak_bytes=0, outcome="Running")["sites"]["west"]
+    assert (summary["connected"], summary["tokens_generated"], summary["trajectories_trained"]) == (True, 90, 6)
+
+    progress.mark(31.0)
+    with PlainView(console, job, EventLog(tmp_path / "events.log")) as view:
+        view.line(progress.lines[-1], progress)
+    assert "engines 0  away: west  " in console.file.getvalue()  # type: ignore[attr-defined]
+    assert not summarize(job, progress, wall_seconds=1.0, peak_bytes=0, outcome="Running")["sites"]["west"]["connected"]
+    progress.add(StepMetrics(1, 1, 0.0, gone_back=True, epoch=3))
+    assert progress.sites["west"].trained == 3
+
+
 def test_an_evaluation_says_which_answers_are_not_of_its_version_alone(job: RLJob, tmp_path: Path) -> None:
     console = Console(file=StringIO(), width=200)
     with PlainView(console, job, EventLog(tmp_path / "events.log")) as view:

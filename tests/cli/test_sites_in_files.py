@@ -21,7 +21,7 @@ spec:
   model: {uri: model}
   data: {dataset: chain_sum}
   rollout:
-    pools: [{name: near}, {name: far, datacenter: west}]
+    pools: [{name: near}, {name: far, site: west}]
 """
 SITE = """\
 apiVersion: rljob.dev/v1alpha1

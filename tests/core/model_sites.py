@@ -24,7 +24,7 @@ from rljob_core.site_actions import FindMark, MarkFound, SendMark, SiteHeartbeat
 from rljob_core.trajectory import group_of
 
 SITE = "east"
-POOLS = [{"name": "a"}, {"name": "b", "datacenter": SITE}]
+POOLS = [{"name": "a"}, {"name": "b", "site": SITE}]
 THERE = "e1.x"
 """The engine at the site."""
 

@@ -31,8 +31,8 @@ from rljob_core.spec import SiteLinkSpec
 WAN = SiteLinkSpec(bits_per_second=100_000_000, latency_seconds=0.06)
 POOLS = [
     {"name": "a", "costPerHour": "2"},
-    {"name": "b", "datacenter": "west", "costPerHour": "2"},
-    {"name": "c", "datacenter": "east", "costPerHour": "2"},
+    {"name": "b", "site": "west", "costPerHour": "2"},
+    {"name": "c", "site": "east", "costPerHour": "2"},
 ]
 SHORT, LONG = 0, 1
 """Prompts of which the answers are short, and long."""
@@ -354,7 +354,7 @@ def test_a_site_whose_outbox_fills_is_sent_nothing_and_is_sent_work_again_when_i
 
 
 def test_a_job_that_has_engines_at_a_full_site_only_goes_on_when_that_drains() -> None:
-    config = job_config(**{**JOB, "rollout": {"pools": [{"name": "b", "datacenter": "east"}]}})
+    config = job_config(**{**JOB, "rollout": {"pools": [{"name": "b", "site": "east"}]}})
     world = Backlog(config, engines=1)
     world.pools = {HERE: "b"}
     world.outbox = 1 << 30

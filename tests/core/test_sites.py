@@ -45,7 +45,7 @@ from rljob_core.trajectory import group_of
 
 HERE, THERE = "e0.x", "e1.x"
 """An engine at the hub, and one at the site `east`."""
-POOLS = {"pools": [{"name": "a"}, {"name": "b", "datacenter": "east"}]}
+POOLS = {"pools": [{"name": "a"}, {"name": "b", "site": "east"}]}
 JOB: dict[str, Any] = {
     "steps": 6,
     "rollout": POOLS,

@@ -12,7 +12,7 @@ SPEC: dict[str, Any] = {"steps": 1, "model": {"uri": "/m"}, "data": {"dataset": 
 
 
 @pytest.mark.parametrize(
-    ("weights", "datacenter", "every"),
+    ("weights", "site", "every"),
     [
         ({}, None, None),
         ({"transport": "Nats"}, None, None),
@@ -24,8 +24,8 @@ SPEC: dict[str, Any] = {"steps": 1, "model": {"uri": "/m"}, "data": {"dataset": 
     ],
 )
 def test_versions_are_deltas_where_sites_have_copies(
-    weights: dict[str, Any], datacenter: str | None, every: int | None
+    weights: dict[str, Any], site: str | None, every: int | None
 ) -> None:
-    pool = {"name": "a"} | ({"datacenter": datacenter} if datacenter else {})
+    pool = {"name": "a"} | ({"site": site} if site else {})
     spec = RLJobSpec.model_validate({**SPEC, "rollout": {"pools": [pool]}, "weights": weights})
     assert spec.anchor_every == every

@@ -180,7 +180,7 @@ class HubSide:
 
     def _manifest(self, uid: str, pools: Sequence[Any] = (), **more: Any) -> Manifest:
         self._version += 1
-        pools = [*pools] or [{"name": "near"}, {"name": "far", "datacenter": self._site}]
+        pools = [*pools] or [{"name": "near"}, {"name": "far", "site": self._site}]
         job = make_small_job(rollout__pools=pools, weights__transport="Nats")
         made = job.model_dump(mode="json", by_alias=True, exclude_none=True)
         metadata = {"namespace": JOB[0], "name": JOB[1], "uid": uid, "generation": 1}

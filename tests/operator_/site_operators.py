@@ -103,7 +103,7 @@ class HubOperator:
         self.events.append((key, event))
 
     def job(self, name: str = "far", **pool: Any) -> RLJob:
-        return make_small_job(rollout__pools=[{"name": name, "datacenter": SITE, **pool}])
+        return make_small_job(rollout__pools=[{"name": name, "site": SITE, **pool}])
 
     def put(
         self, name: str = "far", *, generation: int = 1, noise: int = 0, uid: str = "hub-uid", **pool: Any

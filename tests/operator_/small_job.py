@@ -19,7 +19,7 @@ def make_small_job(**changes: Any) -> RLJob:
         "rollout": {"pools": [{"name": "cpu", "replicas": 2}]},
     }
     spec = _changed(spec, changes)
-    if any(pool.get("datacenter") for pool in spec["rollout"]["pools"]):
+    if any(pool.get("site") for pool in spec["rollout"]["pools"]):
         spec = {"weights": {"transport": "Nats"}, **spec}  # the only transport for sites
     manifest = {
         "apiVersion": "rljob.dev/v1alpha1",

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from rljob_cli.commands import app
 from rljob_cli.generate.crd import HEADER, files
-from rljob_cli.generate.yaml_files import as_yaml
 from rljob_cli.manifest.differences import IMMUTABLE_ON_RESUME
+from rljob_cli.yaml_files import as_yaml
 from rljob_core.spec import ApiModel, RLJob, RLJobStatus, RolloutPool, Rule, Site
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import rollout_pool
@@ -571,7 +571,7 @@ def test_what_is_immutable() -> None:
                 "?", ".name", ".options", ".maxTurns", ".timeoutSeconds", ".episodeSeconds", ".network",
             )
         ),
-        "spec.rollout.pools[].datacenter",
+        "spec.rollout.pools[].site",
         "spec.trainer.backend",
         "spec.trainer.checkpoint.uri",
         "spec.weights.transport",

@@ -1,4 +1,4 @@
-"""`rljob forget-site` on a real API server."""
+"""`rljob site forget` on a real API server."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ def status(watched: Namespace, **fields: object) -> None:
 
 
 def test_a_site_that_is_away_is_forgotten_with_its_last_beat(site: Namespace) -> None:
-    done = rljob("forget-site", NAME)
+    done = rljob("site", "forget", NAME)
     assert (done.code, done.out) == (0, f"Site {NAME}, never heard, counts as lost until it is heard again\n")
     assert annotations(site) == {"rljob.dev/forget": "never"}
     status(site, connected=False, lastBeat="2026-01-02T03:04:05Z")
-    done = rljob("forget-site", NAME)
+    done = rljob("site", "forget", NAME)
     assert done.out.startswith(f"Site {NAME}, last heard at 2026-01-02T03:04:05Z, counts as lost")
     assert annotations(site) == {"rljob.dev/forget": "2026-01-02T03:04:05Z"}
 
 
 def test_one_that_is_connected_and_one_that_does_not_exist_are_refused(site: Namespace) -> None:
     status(site, connected=True, lastBeat="2026-01-02T03:04:05Z")
-    done = rljob("forget-site", NAME)
+    done = rljob("site", "forget", NAME)
     assert done.code == 2
     assert "the site is connected: to take its engines away, remove the pools there" in done.errors[0]
-    done = rljob("forget-site", "nowhere")
+    done = rljob("site", "forget", "nowhere")
     assert done.code == 2
     assert f"there is no such Site (Sites: {NAME}" in done.errors[0]
     assert annotations(site) == {}
@@ -63,10 +63,10 @@ def test_an_api_server_that_cannot_be_reached_is_said(
 ) -> None:
     nobody = write_kubeconfig(tmp_path / "nobody", cluster_of(crds.kubeconfig), {"token": "wrong"})
     monkeypatch.setenv("KUBECONFIG", str(nobody))
-    done = rljob("forget-site", NAME)
+    done = rljob("site", "forget", NAME)
     assert (done.code, len(done.errors)) == (1, 1)
     assert done.errors[0].startswith("error: ")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
-    done = rljob("forget-site", NAME)
+    done = rljob("site", "forget", NAME)
     assert done.code == 1
     assert "set KUBECONFIG" in done.errors[0]

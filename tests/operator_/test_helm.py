@@ -41,6 +41,7 @@ SAME: list[tuple[list[str], str, Path, list[str]]] = [
     (["monitoring.enabled=true"], "rljob-system", OVERLAYS / "monitoring", []),
     (["keda.enabled=true"], "rljob-system", OVERLAYS / "keda", []),
     (["kueue.enabled=true"], "rljob-system", MANIFESTS, ["kueue"]),
+    (["sites.enabled=true"], "rljob-system", MANIFESTS, ["sites"]),
     (["nodeNotices.enabled=true"], "rljob-system", MANIFESTS, ["node-notices"]),
     (["operator.replicas=2"], "rljob-system", OVERLAYS / "high-availability", []),
 ]

@@ -38,8 +38,8 @@ def known(*manifests: Manifest, unreadable: str = "") -> KnownSites:
     return KnownSites({site.metadata.name: site for site in sites}, unreadable)
 
 
-def job_at(*datacenters: str | None, **more: Any) -> RLJob:
-    pools = [{"name": f"p{i}", "datacenter": name, **more} for i, name in enumerate(datacenters)]
+def job_at(*sites: str | None, **more: Any) -> RLJob:
+    pools = [{"name": f"p{i}", "site": name, **more} for i, name in enumerate(sites)]
     return make_small_job(rollout__pools=pools)
 
 
@@ -53,7 +53,7 @@ OPEN = site_manifest(namespaces=["*"])
             job_at(None, "east"),
             known(),
             "UnknownSite",
-            "spec.rollout.pools[1].datacenter: there is no Site east (Sites: none): create it, name another, or leave",
+            "spec.rollout.pools[1].site: there is no Site east (Sites: none): create it, name another, or leave",
         ),
         (job_at("east"), known(site_manifest("west")), "UnknownSite", "(Sites: west)"),
         (
@@ -73,26 +73,22 @@ OPEN = site_manifest(namespaces=["*"])
             job_at("east"),
             known(OPEN, unreadable="this operator may not read Sites"),
             "SitesUnreadable",
-            "spec.rollout.pools[0].datacenter: this operator may not read Sites; or leave datacenter out",
+            "spec.rollout.pools[0].site: this operator may not read Sites; or leave site out",
         ),
         (
-            make_small_job(
-                rollout__pools=[{"name": "a", "datacenter": "east"}], nats={"url": "nats://own:4222"}
-            ),
+            make_small_job(rollout__pools=[{"name": "a", "site": "east"}], nats={"url": "nats://own:4222"}),
             known(OPEN),
             "SiteUnsupported",
             "spec.nats.url: pool a is at Site east, which has the operator's server alone: remove url",
         ),
         (
-            make_small_job(
-                rollout__pools=[{"name": "a", "datacenter": "east"}], nats={"credentialsSecret": "own"}
-            ),
+            make_small_job(rollout__pools=[{"name": "a", "site": "east"}], nats={"credentialsSecret": "own"}),
             known(OPEN),
             "SiteUnsupported",
             "spec.nats.credentialsSecret: pool a is at Site east, where the operator makes all credentials: remove",
         ),
         (
-            make_small_job(rollout__pools=[{"name": "a", "datacenter": "east"}], weights={"uri": "/weights"}),
+            make_small_job(rollout__pools=[{"name": "a", "site": "east"}], weights={"uri": "/weights"}),
             known(OPEN),
             "SiteUnsupported",
             "spec.weights.transport: each engine of pool a would read all weights over the link of Site east: use",
@@ -149,7 +145,7 @@ async def test_a_job_is_stalled_until_the_site_exists(
     assert set(server.objects) == before
 
 
-async def test_where_sites_are_not_checked_a_datacenter_is_only_a_name(
+async def test_where_sites_are_not_checked_a_site_is_only_a_name(
     server: DictionaryServer, defaults: ClusterDefaults
 ) -> None:
     reconciler = Reconciler(server, defaults, clock=lambda: server.now)

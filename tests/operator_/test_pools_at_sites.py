@@ -37,7 +37,7 @@ LATER = timedelta(hours=1)
 
 def far_job(**more: Any) -> RLJob:
     return make_small_job(
-        rollout__pools=[{"name": "near"}, {"name": "far", "datacenter": "east", "replicas": 2}], **more
+        rollout__pools=[{"name": "near"}, {"name": "far", "site": "east", "replicas": 2}], **more
     )
 
 
@@ -174,7 +174,7 @@ async def test_engines_at_a_site_cost_what_they_cost(
 ) -> None:
     hub = Hub(server, defaults)
     job = make_small_job(
-        rollout__pools=[{"name": "near"}, {"name": "far", "datacenter": "east", "costPerHour": "2.5"}]
+        rollout__pools=[{"name": "near"}, {"name": "far", "site": "east", "costPerHour": "2.5"}]
     )
     await hub.settle(job)
     hub.report()
@@ -214,7 +214,7 @@ async def test_the_hub_s_pool_follows_one_that_is_scaled_at_its_site(
     hub = Hub(server, defaults)
     scaling = {"owner": "Site", "minReplicas": 1, "maxReplicas": 8}
     job = make_small_job(
-        rollout__pools=[{"name": "near"}, {"name": "far", "datacenter": "east", "scaling": scaling}]
+        rollout__pools=[{"name": "near"}, {"name": "far", "site": "east", "scaling": scaling}]
     )
     await hub.settle(job)
     assert hub.pool["spec"]["replicas"] == 1
@@ -233,7 +233,7 @@ async def test_the_hub_s_pool_follows_one_that_is_scaled_at_its_site(
     assert hub.pool["spec"]["replicas"] == 5
 
 
-@pytest.mark.parametrize("pool", [{}, {"datacenter": "east", "costPerHour": "1"}])
+@pytest.mark.parametrize("pool", [{}, {"site": "east", "costPerHour": "1"}])
 def test_a_pool_of_the_hub_and_one_that_the_operator_scales_have_no_owner_at_a_site(
     pool: dict[str, Any],
 ) -> None:
@@ -249,7 +249,7 @@ async def test_engines_of_a_site_that_is_away_are_counted_on_for_nothing_and_sta
     scaling = {"policy": "Internal", "minReplicas": 0, "maxReplicas": 8}
     pools = [
         {"name": "near", "costPerHour": "1", "scaling": scaling},
-        {"name": "far", "datacenter": "east", "costPerHour": "1", "scaling": scaling},
+        {"name": "far", "site": "east", "costPerHour": "1", "scaling": scaling},
     ]
     job = make_small_job(rollout__pools=pools)
     await hub.settle(job)

@@ -206,7 +206,7 @@ def at_a_site(watched: Namespace) -> None:
     def waits_for_it() -> bool:
         return (watched.condition("far", "Stalled") or {}).get("reason") == "UnknownSite"
 
-    pools = [{"name": "cpu", "datacenter": "east", "replicas": 0}]
+    pools = [{"name": "cpu", "site": "east", "replicas": 0}]
     watched.apply(manifest("far", rollout={"pools": pools}, weights={"transport": "Nats"}))
     until(waits_for_it)
     site: Object = {"apiVersion": "rljob.dev/v1alpha1", "kind": "Site", "metadata": {"name": "east"}}

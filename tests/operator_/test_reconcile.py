@@ -274,11 +274,11 @@ async def test_configuration_rolls_its_readers_and_replicas_nobody(world: World,
     assert json.loads(config.read_text())["spec"]["rollout"]["engine"]["options"] == {"slots": 4}
 
 
-async def test_a_pool_in_another_datacenter_has_that_ones_server(
+async def test_a_pool_at_a_site_has_that_site_s_server(
     world: World, make_job: MakeJob, defaults: ClusterDefaults
 ) -> None:
     changes = laid_over("touch $RLJOB_READY_FILE; sleep 600")
-    far = {**changes["rollout__pools"][0], "datacenter": "west", "replicas": 1}
+    far = {**changes["rollout__pools"][0], "site": "west", "replicas": 1}
     job = make_job(**{**changes, "rollout__pools": [far]})
     known = replace(defaults, site_servers={"west": "nats://west"})
     task = World(world.cluster, known, []).start(job)

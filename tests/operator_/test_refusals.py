@@ -290,7 +290,7 @@ MANIFESTS = [
     case(f"{POOL_0}.name", "Spot H100", LABEL),
     case(f"{POOL_0}.name", "", LABEL),
     case(f"{POOL_0}.name", "cpu\n", LABEL),
-    case(f"{POOL_0}.datacenter", "east-", LABEL),
+    case(f"{POOL_0}.site", "east-", LABEL),
     case(f"{POOL_0}.costPerHour", "$2", PRICE),
     case("spec.rollout.autoscaling.budgetPerHour", "-1", PRICE),
     case("spec.model.uri", "", URI),
@@ -366,7 +366,7 @@ MANIFESTS = [
             "each engine at another site would read all weights over its link: use transport Nats, of which a site"
         ),
         at="spec.weights.transport",
-        **{f"{POOL_0}.datacenter": "east"},
+        **{f"{POOL_0}.site": "east"},
     ),
     case(
         f"{POOL_0}.scaling",
@@ -399,14 +399,14 @@ MANIFESTS = [
         f"{POOL_0}.scaling",
         {"owner": "Site", "maxReplicas": 4},
         said(
-            "scaling.owner Site is for pools of scaling policy External that are at a Site: add datacenter and leave"
+            "scaling.owner Site is for pools of scaling policy External that are at a Site: add site and leave"
         ),
         **{f"{POOL_0}.replicas": ABSENT},
     ),
     case(
-        f"{POOL_0}.datacenter",
+        f"{POOL_0}.site",
         "hub",
-        said("hub is where the job's other processes are: leave datacenter out"),
+        said("hub is where the job's other processes are: leave site out"),
     ),
     case(
         "spec.rollout.pools[1]",
@@ -447,7 +447,7 @@ MANIFESTS = [
         "spec.rollout.environment",
         {"name": "web"},
         said("episodes are played where the job's other processes are"),
-        **{**SCORED_BY_ENVIRONMENT, f"{POOL_0}.datacenter": "east"},
+        **{**SCORED_BY_ENVIRONMENT, f"{POOL_0}.site": "east"},
     ),
     case(
         "spec.rollout.environment",
@@ -470,7 +470,7 @@ ACCEPTED: list[Object] = [
     {"spec.steps": 4.0},  # JSON has one kind of number
     {"spec.backoffLimit": None, "spec.pipeline": None, "spec.data.groupSize": None},  # the defaults
     {"spec.nats.url": "tls://a:4222,tls://b,tls://[::1]:4222"},
-    {f"{POOL_0}.datacenter": None, "spec.nats.url": None, "metadata.labels": {"team": "a"}},
+    {f"{POOL_0}.site": None, "spec.nats.url": None, "metadata.labels": {"team": "a"}},
 ]
 
 
@@ -688,11 +688,11 @@ CHANGES = [
     Change("spec.nats.url", "nats://nats:4222", _LEDGER, command=False),
     Change("spec.nats.url", ABSENT, _LEDGER, before={"spec.nats.url": "nats://nats:4222"}, command=False),
     Change(
-        f"{POOL_0}.datacenter",
+        f"{POOL_0}.site",
         "west",
         "a pool stays where it is",
         "add another pool and remove this one",
-        before={f"{POOL_0}.datacenter": "east"},
+        before={f"{POOL_0}.site": "east"},
         command=False,
     ),
 ]

@@ -1,7 +1,7 @@
 """The hub's operator and that of a site, each on an API server of its own, over two nats-servers.
 
 The site's has no controllers: a test says what has become of a Deployment. Its operator has the rights that
-`manifests/overlays/site` gives it, and the admission policies hold.
+`rljob site add` gives it, and the admission policies hold.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from operators import Namespace, Object, Operator, manifest
 from site_servers import SITE, SiteServers
 from tests.waiting import until
 
+from rljob_cli.sites.installation import Hub, installation
+
 pytestmark = [pytest.mark.xdist_group("operator")]
 
 POOL = "sums-rollout-far"
@@ -33,7 +35,7 @@ REMOTE = {
     f"serviceaccount/{POOL}-worker",
     f"networkpolicy/{POOL}-workers",
 }
-POOLS = [{"name": "near"}, {"name": "far", "datacenter": SITE, "replicas": 2}]
+POOLS = [{"name": "near"}, {"name": "far", "site": SITE, "replicas": 2}]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,10 @@ def control_plane_of_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         (found := find()).require(CONTROL_PLANE)
     binaries = Binaries(found.origin, {name: found[name] for name in CONTROL_PLANE})
     with ControlPlane(tmp_path_factory.mktemp("site"), binaries=binaries, audit=True) as running:
-        for folder in ("overlays/site", "policies/operator", "policies/namespaces/enforce"):
+        hub = Hub("nats.hub.example", 7422, is_ip=False, credentials="none", authority="none")
+        images = {"image": "rljob-operator:0.1.0", "worker_image": "rljob-worker:0.1.0"}
+        running.kubectl.apply(installation(SITE, hub, domain=SITE, system="rljob-system", **images))
+        for folder in ("policies/operator", "policies/namespaces/enforce"):
             running.kubectl("apply", "--kustomize", str(MANIFESTS / folder), "--validate=strict")
         running.kubectl.wait("condition=Established", "crd/rolloutpools.rljob.dev")
         yield running
@@ -153,7 +158,7 @@ def test_a_pool_is_scaled_in_the_site_s_cluster_and_ends_with_its_site(
     hub: Operator, site: Operator, watched: Namespace, there: Namespace
 ) -> None:
     watched.apply(site_of(watched.name))
-    far = {"name": "far", "datacenter": SITE, "scaling": {"owner": "Site", "maxReplicas": 4}}
+    far = {"name": "far", "site": SITE, "scaling": {"owner": "Site", "maxReplicas": 4}}
     watched.apply(manifest(rollout={"pools": [{"name": "near"}, far]}, weights={"transport": "Nats"}))
     until(lambda: there.children() == REMOTE)
     there("scale", "rolloutpool", POOL, "--replicas=3")
@@ -195,7 +200,7 @@ def test_a_name_that_is_taken_at_the_site_is_told_at_the_hub(
 def test_where_the_hub_is_idle_a_site_costs_a_write_of_its_status_now_and_then(
     hub: Operator, watched: Namespace
 ) -> None:
-    """A job without a datacenter asks for no Sites at all."""
+    """A job without a site asks for no Sites at all."""
     watched.apply(manifest())
     until(lambda: watched.get("job", "sums-trainer-1"))
     text = [line for line in hub.metrics().splitlines() if 'kind="Site"' in line]

@@ -44,7 +44,7 @@ MADE = {
 
 
 def far_job(**pool: Any) -> RLJob:
-    return make_small_job(rollout__pools=[{"name": "near"}, {"name": "far", "datacenter": "east", **pool}])
+    return make_small_job(rollout__pools=[{"name": "near"}, {"name": "far", "site": "east", **pool}])
 
 
 @pytest.fixture

@@ -257,7 +257,7 @@ async def test_sites_that_get_no_work_are_a_condition(run: Run, make_job: MakeJo
     await run.step(make_job())
     assert "SitesHeldBack" not in run.conditions()
     job, said = (
-        make_job(rollout__pools=[{"name": "far", "datacenter": "east"}], weights={"transport": "Nats"}),
+        make_job(rollout__pools=[{"name": "far", "site": "east"}], weights={"transport": "Nats"}),
         [],
     )
     for line in (

@@ -37,6 +37,7 @@ SMALL = [
     Example("streaming"),
     Example("synchronous"),
     Example("two-ranks"),
+    Example("two-sites"),
 ]
 # Examples for a cluster: tests/operator_/test_examples.py has an API server check them.
 # `make demo` and e2e/test_kubernetes_docs.py run chain-sum as a whole, test_scaling_by_price.py runs priced-pools.

@@ -15,7 +15,7 @@ from runs import LiveRun, write_job
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 STEPS = 40
-FAR = {"name": "far", "replicas": 2, "datacenter": "west"}
+FAR = {"name": "far", "replicas": 2, "site": "west"}
 
 
 @pytest.fixture
@@ -43,7 +43,6 @@ def more_steps(run: LiveRun) -> None:
     run.until("two more steps", lambda: run.steps() >= before + 2)
 
 
-@pytest.mark.smoke
 def test_engines_at_a_site_train_a_job_to_its_end(tmp_path: Path, runs: list[LiveRun]) -> None:
     run = start(tmp_path, runs)
     more_steps(run)

@@ -732,7 +732,7 @@ def any_job_over_sites(chance: random.Random) -> tuple[JobConfig, Mishaps, int]:
     config, mishaps, engines = any_job(chance)
     aside = random.Random(f"sites {chance.getstate()}")
     sites = tuple(any_site(name, aside) for name in ("east", "west")[: aside.choice([1, 1, 2])])
-    pools = [{"name": "a"}, *({"name": site.name, "datacenter": site.name} for site in sites)]
+    pools = [{"name": "a"}, *({"name": site.name, "site": site.name} for site in sites)]
     rollout = RolloutSpec.model_validate(
         {**config.spec.rollout.model_dump(mode="json", by_alias=True), "pools": pools}
     )

@@ -75,7 +75,7 @@ def cut_three_times(drawn: random.Random) -> tuple[JobConfig, Mishaps, int]:
         pipeline={"mode": "BoundedAsync", "maxStaleness": 2},
         trainer={"microBatchTokens": 4000, "checkpoint": {"everySteps": 5}},
         rollout={
-            "pools": [{"name": "a"}, {"name": "east", "datacenter": "east"}],
+            "pools": [{"name": "a"}, {"name": "east", "site": "east"}],
             "progressTokens": 50,
             "engine": {
                 "name": "Emulated",

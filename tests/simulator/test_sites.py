@@ -23,8 +23,7 @@ VERSION_BYTES = 1e7
 def over_sites(config: JobConfig, kinds: tuple[EngineKind, ...], link: SiteLinkSpec) -> JobConfig:
     """The job with the pools of these engines."""
     pools = [
-        {"name": kind.name, "costPerHour": f"{kind.price:g}", "datacenter": kind.site or None}
-        for kind in kinds
+        {"name": kind.name, "costPerHour": f"{kind.price:g}", "site": kind.site or None} for kind in kinds
     ]
     spec = config.spec.model_dump(mode="json", by_alias=True)
     spec["rollout"]["pools"] = pools

@@ -227,7 +227,7 @@ async def run_role(name: str, config: JobConfig) -> None:
     recorder = Recorder(CATALOGUE.get(name, ()))
     await store.open()
     try:
-        site = config.spec.rollout.sites.get(os.environ.get(worker_protocol.POOL, ""))
+        site = config.spec.rollout.pool_sites.get(os.environ.get(worker_protocol.POOL, ""))
         if site and not await until_joined(store, site, stop):
             return
         with served(recorder, role=name, namespace=config.namespace, job=config.job):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rljob_cli.generate.yaml_files import write_or_check
+from rljob_cli.yaml_files import write_or_check
 
 HEADER = "# Generated from the models in rljob_core/spec by `rljob crd`: change those, then `make crds`.\n"
 

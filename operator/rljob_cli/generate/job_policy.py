@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rljob_cli.generate.yaml_files import write_or_check
+from rljob_cli.yaml_files import write_or_check
 
 HEADER = (
     "# Generated from rljob_operator/decisions/job_names.py by `rljob job-policy`: change that, then `make crds`.\n"

@@ -10,7 +10,7 @@ import typer
 
 from rljob_cli.generate.alerts import prometheus_rule, rules
 from rljob_cli.generate.dashboard import dashboard
-from rljob_cli.generate.yaml_files import as_yaml
+from rljob_cli.yaml_files import as_yaml
 from rljob_operator.cluster.local.replace_text import replace_text
 from rljob_runtime.telemetry.catalogue import CATALOGUE
 

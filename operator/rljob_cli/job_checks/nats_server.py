@@ -21,10 +21,10 @@ def check_nats(job: RLJob, port: int | None) -> None:
     if job.spec.nats.url is not None:
         if port is not None:
             raise SpecError("--nats-port", "spec.nats.url names a server already: remove one of both")
-        if job.spec.rollout.datacenters:
+        if job.spec.rollout.sites:
             raise SpecError(
                 "spec.nats.url",
-                "rljob run starts the servers of datacenters beside its own only: leave it out, or the datacenters",
+                "rljob run starts the servers of sites beside its own only: leave it out, or the pools' site",
             )
         _check_answers(job.spec.nats.url)
         return
@@ -39,15 +39,15 @@ def check_nats(job: RLJob, port: int | None) -> None:
 
 
 def check_servers(job: RLJob, sites: Collection[str]) -> None:
-    """Each datacenter of a changed job has a server in the run that is under way.
+    """Each site of a changed job has a server in the run that is under way.
 
     Raises:
         SpecError: one has none.
     """
-    if new := sorted(set(job.spec.rollout.datacenters) - set(sites)):
+    if new := sorted(set(job.spec.rollout.sites) - set(sites)):
         raise SpecError(
             "spec.rollout.pools",
-            f"no server of datacenter {new[0]} runs: stop the run, and continue it with --resume, which starts one",
+            f"no server of site {new[0]} runs: stop the run, and continue it with --resume, which starts one",
         )
 
 

@@ -12,7 +12,6 @@ import typer
 
 from rljob_cli.exits import exit_codes
 from rljob_cli.explain.command import explain
-from rljob_cli.forget_site import forget_site
 from rljob_cli.init.command import init
 from rljob_cli.kubectl.options import (
     ContextOption,
@@ -22,6 +21,7 @@ from rljob_cli.kubectl.options import (
     open_cluster,
 )
 from rljob_cli.kubectl.stream_commands import audit, samples, top, ui
+from rljob_cli.sites.command import app as site_app
 
 app = typer.Typer(
     name="kubectl rljob",
@@ -181,4 +181,4 @@ app.command()(samples)
 app.command()(audit)
 app.command()(explain)
 app.command()(init)
-app.command()(forget_site)
+app.add_typer(site_app)

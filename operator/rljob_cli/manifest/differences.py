@@ -11,8 +11,8 @@ from rljob_core.spec import Immutable, RLJob, immutable_fields
 # Compared in other ways: a model's folder may have moved, so its content is compared; the embedded server has no URL.
 _COMPARED_OTHERWISE = {"spec.model.uri", "spec.nats.url"}
 # All places are on this machine: a pool may move from one to the other when its run is resumed.
-_MOVABLE = "spec.rollout.pools.datacenter"
-_POOL_MOVES = re.compile(r"spec\.rollout\.pools\.[^.]+\.datacenter")
+_MOVABLE = "spec.rollout.pools.site"
+_POOL_MOVES = re.compile(r"spec\.rollout\.pools\.[^.]+\.site")
 _MARKS = dict(immutable_fields(RLJob))
 IMMUTABLE: Mapping[str, Immutable] = {path: mark for path, mark in _MARKS.items() if path != _MOVABLE}
 """The fields that `rljob patch` refuses to change, and why: those that the API server refuses to change."""

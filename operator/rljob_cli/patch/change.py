@@ -152,7 +152,7 @@ def _refuse(
         problems += [
             SpecError(
                 path,
-                f"datacenter is immutable while the job runs, because {mark.because}: leave it at "
+                f"site is immutable while the job runs, because {mark.because}: leave it at "
                 f"{json.dumps(before)}, {mark.instead}, or stop the run first and change it then",
             )
             for path, mark, before in moves(fields)

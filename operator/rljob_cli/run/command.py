@@ -20,6 +20,7 @@ from rljob_cli.manifest.load import load_job, load_job_and_links
 from rljob_cli.patch.change import kept_patches
 from rljob_cli.run.end_report import report_end, resume_command
 from rljob_cli.run.identity import identity_of
+from rljob_cli.run.link_option import HELP, links_of
 from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_core import worker_protocol
 from rljob_core.errors import SpecError
@@ -29,6 +30,7 @@ from rljob_core.spec import RLJob, SiteLinkSpec
 
 if TYPE_CHECKING:
     from rljob_operator.cluster.local.fork_server import ForkServerProcess
+    from rljob_runtime.messaging.nats.emulated_link import Cut
 
 File = Annotated[Path, typer.Argument(help="YAML file with one RLJob.", show_default=False)]
 Overrides = Annotated[
@@ -71,6 +73,7 @@ def run(
             "disk and 60 µs of the coordinator's time per trajectory.",
         ),
     ] = False,
+    link: Annotated[list[str], typer.Option(metavar="SITE=parts", help=HELP, show_default=False)] = [],  # noqa: B006  typer's way
     metrics: Annotated[
         bool,
         typer.Option("--metrics", help="Serve each role's metrics for Prometheus, on this machine alone."),
@@ -93,6 +96,8 @@ def run(
 
         rljob run job.yaml --set spec.rollout.pools.cpu.replicas=3 --set spec.algorithm.learningRate=1e-4
 
+        rljob run job.yaml --link west=delay:30ms,rate:100mbit,cut:30s@2m
+
         rljob run job.yaml --output runs/sync --resume
 
         rljob run job.yaml --output runs/sync --resume --set spec.steps=400
@@ -110,7 +115,9 @@ def run(
 
         if from_version is not None and not resume:
             raise SpecError("--from-version", "goes back in a run that exists: add --resume")
-        given, links = load_job_and_links(file, overrides)
+        given, described = load_job_and_links(file, overrides)
+        emulated = links_of(link, given, described)
+        links = emulated.links
         python_path = allow_modules_beside(file)
         folder = RunFolder(output if output is not None else Path("runs") / given.metadata.name)
         begun.job, begun.folder = given.metadata.name, folder
@@ -181,6 +188,7 @@ def run(
                 identity,
                 folder,
                 nats_port=nats_port or 0,
+                cuts=emulated.cuts,
                 environment=environment,
                 fork_server=fork_server,
             )
@@ -258,6 +266,7 @@ def _run(
     folder: RunFolder,
     *,
     nats_port: int,
+    cuts: Mapping[str, Sequence[Cut]],
     environment: dict[str, str],
     fork_server: ForkServerProcess | None,
 ) -> int:
@@ -271,9 +280,11 @@ def _run(
     with open_view(console, job, EventLog(folder.events)) as view:
 
         async def to_the_end() -> tuple[RunEnd, Run]:
-            run = partial(Run, links=identity.site_links, nats_port=nats_port, environment=environment)
+            run = partial(
+                Run, links=identity.site_links, cuts=cuts, nats_port=nats_port, environment=environment
+            )
             here = run(job, folder, view, fork_server=fork_server)
             return await here.run(), here
 
         end, ended = asyncio.run(to_the_end())
-    return report_end(end, ended.step, ended.follower.warnings, job, folder)
+    return report_end(end, ended.step, ended.follower.warnings, job, folder, sites=ended.progress.sites)

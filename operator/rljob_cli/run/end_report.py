@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import typer
 
@@ -11,7 +11,9 @@ from rljob_cli.exits import EXIT_FAILED, EXIT_INTERRUPTED
 from rljob_cli.faults import flags_to_continue, log_of, traceback_of
 from rljob_cli.own_command import own_command
 from rljob_cli.run.run_end import RunEnd, RunExit
+from rljob_cli.run.run_progress import SiteProgress
 from rljob_cli.run.signal_watch import NoSignal
+from rljob_cli.run.view import site_text
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.faults import UNKNOWN
 from rljob_core.spec import RLJob
@@ -21,7 +23,15 @@ _PROMPT_CHARACTERS = 300
 """Of a prompt that are shown."""
 
 
-def report_end(end: RunEnd, step: int, warnings: Sequence[NoSignal], job: RLJob, folder: RunFolder) -> int:
+def report_end(
+    end: RunEnd,
+    step: int,
+    warnings: Sequence[NoSignal],
+    job: RLJob,
+    folder: RunFolder,
+    *,
+    sites: Mapping[str, SiteProgress],
+) -> int:
     """Say how a run has ended; returns the exit code of the command.
 
     Args:
@@ -30,7 +40,10 @@ def report_end(end: RunEnd, step: int, warnings: Sequence[NoSignal], job: RLJob,
         warnings: why its newest steps taught nothing.
         job: that was run.
         folder: of the run.
+        sites: of the job, by name.
     """
+    for name, site in sites.items():
+        typer.echo(f"site {name}: {site_text(site)}")
     for warning in warnings:
         typer.echo(warning.line, err=True)
         for line in _prompts(warning.prompts, job):

@@ -20,7 +20,7 @@ from rich.text import Text
 from rljob_cli.run.event_log import EventLog
 from rljob_cli.run.run_progress import RunProgress
 from rljob_cli.run.terminal_echo import without_echo
-from rljob_cli.run.view import changed_text, decimal, event_text, mixed, title
+from rljob_cli.run.view import changed_text, decimal, event_text, mixed, site_text, title
 from rljob_core.messages import StepMetrics
 from rljob_core.metrics_history import kind_of
 from rljob_core.spec import RLJob
@@ -131,9 +131,9 @@ class LiveView:
         rows = self._rows(progress)
         for shown in rows if wide else [half for row in rows for half in (row[:2], row[2:])]:
             table.add_row(*shown)
-        parts: list[Table | Bar | Text] = [table, self._bar]
+        parts: list[Table | Bar | Text] = [table, *_sites(progress), self._bar]
         if stale:
-            parts.insert(1, Text(f"figures {stale}", style="yellow", overflow="fold"))
+            parts.insert(-1, Text(f"figures {stale}", style="yellow", overflow="fold"))
         used = table.row_count + len(parts) + 3
         if events := self._fitting(width - _FRAME, self._console.height - used):
             parts.append(Text("\n".join(events), style="dim", overflow="fold"))
@@ -183,6 +183,11 @@ class LiveView:
                 ", ".join(f"{name} {depth}" for name, depth in queues.items()) or "–",
             ),
         ]
+
+
+def _sites(progress: RunProgress) -> list[Text]:
+    """A line for each site."""
+    return [Text(f"site {name}: {site_text(site)}", overflow="fold") for name, site in progress.sites.items()]
 
 
 def _sampled(line: StepMetrics) -> str:

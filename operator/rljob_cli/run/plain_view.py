@@ -85,10 +85,16 @@ class PlainView:
         staleness = "–" if stats is None else f"{stats.staleness_mean:.2f} (max {stats.staleness_max})"
         rate = progress.rollout.per_second or line.tokens_per_second
         planned = progress.planned(self._steps)
+        away = [
+            name
+            for name, site in progress.sites.items()
+            if site.beat_seconds is not None and not site.connected
+        ]
+        absent = f"away: {', '.join(away)}  " if away else ""
         self._print(
             f"step {line.step}/{planned}  reward {decimal(line.reward_mean)}  "
             f"staleness {staleness}  {rate:,.0f} tokens/s  engines {line.engines}  "
-            f"{self._times.text(planned, time.monotonic())}"
+            f"{absent}{self._times.text(planned, time.monotonic())}"
         )
 
     def _print(self, text: str) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rljob_cli.run.run_progress import RunProgress
+from rljob_cli.run.run_progress import RunProgress, SiteProgress
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.job_state import JobState
 from rljob_core.messages import ENGINE_SIGNAL
@@ -62,7 +62,21 @@ def summarize(
         "message": message,
         "warnings": list(warnings),
         **({"trackers_degraded": degraded} if degraded else {}),
+        **({"sites": {name: _site(site) for name, site in progress.sites.items()}} if progress.sites else {}),
         **counts,
+    }
+
+
+def _site(site: SiteProgress) -> dict[str, Any]:
+    """What `summary.json` says of a site; its tokens are those of this run, everything else is of the whole job."""
+    return {
+        "connected": site.connected,
+        "last_heard_seconds": None if site.beat_seconds is None else round(site.beat_seconds, 1),
+        "outbox_bytes": site.outbox_bytes,
+        "bytes_up": site.bytes_up,
+        "bytes_down": site.bytes_down,
+        "tokens_generated": int(site.tokens.total),
+        "trajectories_trained": site.trained,
     }
 
 

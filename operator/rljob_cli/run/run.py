@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
@@ -25,7 +25,7 @@ from rljob_cli.run.run_progress import RunProgress
 from rljob_cli.run.stop_signals import StopSignals
 from rljob_cli.run.stream_follower import StreamFollower
 from rljob_cli.run.view import View
-from rljob_cli.run_folder.embedded_nats import EmbeddedServers, start_nats
+from rljob_cli.run_folder.embedded_nats import LINK_REPORT, EmbeddedServers, site_folder, start_nats
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_cli.run_folder.job_file import changes, stored_job
 from rljob_cli.run_folder.streams import join_sites, opened_store
@@ -44,6 +44,7 @@ from rljob_operator.decisions.status import Phase
 from rljob_operator.decisions.tracker_conditions import degraded_trackers
 from rljob_operator.reconcile.reconcile import Reconciler
 from rljob_runtime.messaging.ledger import Ledger
+from rljob_runtime.messaging.nats.emulated_link import Cut, read_traffic
 from rljob_runtime.messaging.nats.store import NatsStore
 
 _SAMPLE_SECONDS = 1.0
@@ -72,6 +73,7 @@ class Run:
         nats_port: port of the embedded server; 0 for any free port.
         environment: variables of every process.
         links: the links to the job's sites, by site.
+        cuts: when each of them is cut, counted from the start.
         fork_server: one that runs already, with their `cluster_environment`; None if none does.
     """
 
@@ -84,6 +86,7 @@ class Run:
         nats_port: int,
         environment: Mapping[str, str],
         links: Mapping[str, SiteLinkSpec],
+        cuts: Mapping[str, Sequence[Cut]],
         fork_server: ForkServerProcess | None,
     ) -> None:
         self._job = job
@@ -92,13 +95,14 @@ class Run:
         self._nats_port = nats_port
         self._environment = environment
         self._links = links
+        self._cuts = cuts
         self._fork_server = fork_server
         self._metrics = MetricsFile(folder.metrics)
         self._earlier = folder.earlier_summary()
         self._started = time.monotonic()
         self._summarized = 0.0
         self._peak = PeakMemory(int(self._earlier.get("peak_memory_bytes", 0)))
-        self.progress = RunProgress()
+        self.progress = RunProgress(job.spec.rollout.sites)
         self.follower = StreamFollower(self.progress, self._metrics, view, job.spec)
         self._streams: Callable[[], AbstractAsyncContextManager[NatsStore]] | None = None
         self._ledger: JobState | None = None
@@ -156,9 +160,14 @@ class Run:
     async def _until_finished(self, cluster: LocalCluster) -> RunEnd:
         servers = EmbeddedServers(self._job.spec.nats.url or "")
         if not servers.url:
-            sites = self._job.spec.rollout.datacenters
+            sites = self._job.spec.rollout.sites
             servers = await start_nats(
-                cluster, self._folder.nats, port=self._nats_port, sites=sites, links=self._links
+                cluster,
+                self._folder.nats,
+                port=self._nats_port,
+                sites=sites,
+                links=self._links,
+                cuts=self._cuts,
             )
         url, defaults = servers.url, self._folder.defaults(servers.url, servers.sites, self._links)
         # Has no effect on a new run; of a resumed run it removes the conditions with which the job had ended.
@@ -234,7 +243,10 @@ class Run:
             if (free := shutil.disk_usage(self._folder.path).free) < LEAST_FREE_BYTES:
                 raise _OutputLost(f"only {free >> 20} MB are free on its disk")
             now = time.monotonic()
-            self.progress.rollout.mark(now)
+            for name, site in self.progress.sites.items():
+                traffic = read_traffic(site_folder(self._folder.nats, name) / LINK_REPORT)
+                site.bytes_up, site.bytes_down = traffic.up, traffic.down
+            self.progress.mark(now)
             self._view.refresh(self.progress)
             if now - self._summarized >= _SUMMARY_SECONDS:
                 self._summarized = now

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
@@ -12,6 +13,8 @@ from rljob_core.metrics_history import SeenLines, kind_of
 from rljob_operator.decisions.job_metrics import JobMetrics, pipeline_in_force
 
 _RATE_SECONDS = 10.0
+CONNECTED_SECONDS = 10.0
+"""Since a site's newest heartbeat for which it counts as connected."""
 
 
 @dataclass(slots=True)
@@ -48,6 +51,31 @@ class Rate:
             self.per_second = (self.total - before) / (now - since)
 
 
+@dataclass(slots=True)
+class SiteProgress:
+    """What a run knows of a site.
+
+    Attributes:
+        beat_seconds: since the newest heartbeat of one of its engines arrived; None before the first.
+        outbox_bytes: that its server has stored for the hub, as the engines said last.
+        bytes_up, bytes_down: from the site to the hub and back, of all runs in the folder.
+        tokens: that its engines have generated in this run, and their rate.
+        trained: trajectories from there that were trained.
+    """
+
+    beat_seconds: float | None = None
+    outbox_bytes: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    tokens: Rate = field(default_factory=Rate)
+    trained: int = 0
+
+    @property
+    def connected(self) -> bool:
+        """Whether it was heard just now."""
+        return self.beat_seconds is not None and self.beat_seconds < CONNECTED_SECONDS
+
+
 class RunProgress:
     """A job's progress so far.
 
@@ -59,9 +87,13 @@ class RunProgress:
         measured: by pod, the newest heartbeat with a profile of its engine, also after that has ended.
         rollout: rate of generated tokens, from the engines' own counters.
         load: how fast the trainer and the engines are; None before the first line.
+        sites: the job's sites besides the hub, by name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sites: Iterable[str] = ()) -> None:
+        self.sites = {site: SiteProgress() for site in sites}
+        self._beats: Counter[str] = Counter()  # heartbeats of each site, since `mark`
+        self._beat_at: dict[str, float] = {}
         self.lines: list[StepMetrics] = []
         self.latest: StepMetrics | None = None
         self.optimizer_resets: list[str] = []
@@ -88,22 +120,48 @@ class RunProgress:
             self._go_back(line.version)
         elif new:
             self.lines.append(line)
+            self._count_trained(line)
         return new
 
     def _go_back(self, version: int) -> None:
         """Drop the lines of later versions and of the job's end, because the user rolled the job back."""
         self.lines = [line for line in self.lines if line.version <= version and not line.finished]
+        for site in self.sites.values():
+            site.trained = 0
+        for line in self.lines:
+            self._count_trained(line)
+
+    def _count_trained(self, line: StepMetrics) -> None:
+        for name, number in line.trained_at.items():
+            if name in self.sites:
+                self.sites[name].trained += number
 
     def heard(self, key: str, signal: EngineSignal | None) -> None:
         """Record an engine's heartbeat; `signal` is None if the engine's key was removed."""
         if signal is None:
-            self.engines.pop(key, None)
+            gone = self.engines.pop(key, None)
             self.rollout.forget(key)
+            if gone is not None and gone.site in self.sites:
+                self.sites[gone.site].tokens.forget(key)
             return
         self.engines[key] = signal
         if signal.profile is not None:
             self.measured[key.rpartition(".")[0]] = signal
         self.rollout.count(key, signal.tokens)
+        if (site := self.sites.get(signal.site)) is not None:
+            site.tokens.count(key, signal.tokens)
+            site.outbox_bytes = signal.outbox_bytes
+            self._beats[signal.site] += 1
+
+    def mark(self, now: float) -> None:
+        """Compute rates and ages at time `now` (seconds); the caller calls this about once a second."""
+        self.rollout.mark(now)
+        for name, site in self.sites.items():
+            site.tokens.mark(now)
+            if self._beats.pop(name, 0):
+                self._beat_at[name] = now
+            if name in self._beat_at:
+                site.beat_seconds = now - self._beat_at[name]
 
     @property
     def commits(self) -> list[StepMetrics]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from rljob_cli.run.run_progress import RunProgress
+from rljob_cli.run.run_progress import RunProgress, SiteProgress
 from rljob_core.messages import StepMetrics
 from rljob_core.spec import RLJob
 from rljob_operator.cluster.port import Event
@@ -46,6 +46,22 @@ def event_text(event: Event) -> str:
     """An event as one line."""
     about = f" {event.about}" if event.about else ""
     return f"{event.reason}{about}: {event.message}"
+
+
+def site_text(site: SiteProgress) -> str:
+    """What is known of a site, in a few words."""
+    heard = site.beat_seconds
+    if heard is None:
+        return "not heard yet"
+    said = "connected" if site.connected else f"not heard for {heard:.0f} s"
+    if site.outbox_bytes:
+        said += f", {megabytes(site.outbox_bytes)} wait there"
+    return f"{said}, {megabytes(site.bytes_up)} up, {megabytes(site.bytes_down)} down, {site.trained} trained"
+
+
+def megabytes(size: int) -> str:
+    """A number of bytes, as people read it."""
+    return f"{size / 1e6:,.1f} MB"
 
 
 def title(job: RLJob) -> str:

@@ -1,8 +1,8 @@
 """Runs the nats-servers of `rljob run`: Deployments of the local cluster, which restarts them with files and ports.
 
-One is the hub's. Each datacenter that a pool of the job names is a *site* with a nats-server of its own: a leafnode of
-the hub's, as over a distance. Its files are in a folder below the hub's. Where the link to the site is known, what the
-two servers exchange passes through a process that is as slow as that link.
+One is the hub's. Each *site* that a pool of the job names has a nats-server of its own: a leafnode of the hub's, as
+over a distance. Its files are in a folder below the hub's. What the two servers exchange passes through a process that
+counts it, is as slow as the link to the site, and is cut when that is.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import secrets
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,10 +24,13 @@ from rljob_operator.cluster.local.cluster import LocalCluster
 from rljob_operator.cluster.local.replace_text import replace_text
 from rljob_operator.cluster.port import Manifest, Ref
 from rljob_runtime.messaging.nats import emulated_link
+from rljob_runtime.messaging.nats.emulated_link import Cut
 from rljob_runtime.messaging.nats.leafnodes import hub_config, leaf_config
 from rljob_runtime.messaging.nats.server import command, render_config
 
 NAME = "nats-server"
+LINK_REPORT = "link.json"
+"""In the folder of a site's server: what has passed its link (`emulated_link.read_traffic`)."""
 _PORT, _LEAFNODE_PORT = 4222, 7422
 _START_SECONDS = 60.0
 
@@ -51,6 +55,7 @@ async def start_nats(
     port: int = 0,
     sites: Collection[str] = (),
     links: Mapping[str, SiteLinkSpec] | None = None,
+    cuts: Mapping[str, Sequence[Cut]] | None = None,
 ) -> EmbeddedServers:
     """Start a nats-server on the streams in `folder`, and one for each site, and wait until they listen.
 
@@ -58,7 +63,8 @@ async def start_nats(
         folder: where the servers' configurations and streams are stored.
         port: port of the loopback interface; 0 for any free port, which the server keeps when it restarts.
         sites: names of the sites.
-        links: those of sites, as far as they are known.
+        links: those of sites, as far as they are known; others have neither a limit nor a delay.
+        cuts: when the link of a site is cut, counted from now.
 
     Raises:
         StoreUnavailable: a server did not start; the message has the end of its log.
@@ -71,22 +77,28 @@ async def start_nats(
     url = await hub.start(port=port, domain=HUB, more=hub_config(leafnodes, passwords))
     found = {}
     for site, password in passwords.items():
-        server = _EmbeddedServer(cluster, f"{NAME}-{site}", site_folder(folder, site))
-        hub_port = leafnodes
-        if (link := (links or {}).get(site)) is not None:
-            hub_port = await _start_link(cluster, site, link, to=leafnodes)
+        at_site = site_folder(folder, site)
+        server = _EmbeddedServer(cluster, f"{NAME}-{site}", at_site)
+        at_site.mkdir(parents=True, exist_ok=True)
+        link = (links or {}).get(site, SiteLinkSpec())
+        hub_port = await _start_link(cluster, site, link, (cuts or {}).get(site, ()), at_site, to=leafnodes)
         more = leaf_config(site, f"nats-leaf://127.0.0.1:{hub_port}", password)
         found[site] = await server.start(domain=site, more=more)
     return EmbeddedServers(url, found)
 
 
-async def _start_link(cluster: LocalCluster, site: str, link: SiteLinkSpec, *, to: int) -> int:
-    """Start a process that is as slow as the link of a site; returns the local port that leads over it."""
+async def _start_link(
+    cluster: LocalCluster, site: str, link: SiteLinkSpec, cuts: Sequence[Cut], folder: Path, *, to: int
+) -> int:
+    """Start the process that is the link of a site; returns the local port that leads over it."""
     name = f"nats-link-{site}"
     listen = cluster.port(Ref("Deployment", "default", name), _LEAFNODE_PORT)
     arguments = [f"--listen={listen}", f"--to={to}", f"--delay={link.latency_seconds}"]
+    arguments += [f"--since={time.time()}", f"--report={folder / LINK_REPORT}"]
     if link.bits_per_second is not None:
         arguments.append(f"--bits-per-second={link.bits_per_second}")
+    for cut in cuts:
+        arguments += ["--cut", str(cut.seconds), str(cut.at), str(cut.every)]
     await cluster.apply(_deployment(name, [sys.executable, "-m", emulated_link.__name__, *arguments]))
     return listen
 

@@ -4,7 +4,7 @@
 |---|---|
 | `job.json` | the job's identity: name, uid, model, the whole spec that it was last run with |
 | `config.json` | in the mirror of a job on a cluster (`rljob_cli.kubectl.mirror`): the configuration of its workers |
-| `nats/` | the embedded server's configuration and streams (the ledger among them); `sites/`: other datacenters' |
+| `nats/` | the embedded server's configuration and streams (the ledger among them); `sites/`: those of sites |
 | `weights/`, `checkpoints/`, `checkpoint` | weight versions; saved states; the newest of them |
 | `trainer/` | the trainer's log of the trajectories it trained on |
 | `samples/` | answers with their tokens and scores: `rljob_runtime.samples` |
@@ -129,8 +129,8 @@ class RunFolder:
 
         Args:
             nats_url: address of its NATS server.
-            site_servers: addresses of those of other datacenters, by datacenter.
-            links: the links to these, by datacenter.
+            site_servers: addresses of those of sites, by site.
+            links: the links to these, by site.
         """
         return ClusterDefaults(
             nats_url=nats_url,

@@ -79,7 +79,7 @@ def engines_of(
         kinds = tuple(_named(text, slots, measured or {}))
     else:
         kinds = _emulated(config) if measured is None else _measured(config, measured)
-        sites = config.spec.rollout.sites
+        sites = config.spec.rollout.pool_sites
         kinds = tuple(replace(kind, site=sites.get(kind.name, "")) for kind in kinds)
     return tuple(replace(kind, price=prices.get(_device(kind), 0.0)) for kind in kinds)
 
@@ -94,7 +94,7 @@ def at_sites(config: JobConfig, kinds: Sequence[EngineKind]) -> JobConfig:
     Raises:
         SpecError: the link to a site is unknown.
     """
-    known = config.spec.rollout.sites
+    known = config.spec.rollout.pool_sites
     sites = {kind.site for kind in kinds if kind.site}
     for site in sorted(sites - config.links.keys() - set(known.values())):
         raise SpecError(
@@ -107,7 +107,7 @@ def at_sites(config: JobConfig, kinds: Sequence[EngineKind]) -> JobConfig:
     pools = [
         PoolSpec(
             name=kind.name,
-            datacenter=kind.site or None,
+            site=kind.site or None,
             replicas=kind.count,
             cost_per_hour=f"{kind.price:f}" if kind.price else None,
         )

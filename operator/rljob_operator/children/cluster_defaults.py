@@ -33,10 +33,10 @@ class ClusterDefaults:
             container of each role.
         nats_replicas: number of servers that keep each stream, whatever a job without a server of its own says; None
             if the job says it.
-        site_servers: addresses of the NATS servers of datacenters other than the hub's, by datacenter.
-        links: the link of each site that is known, by datacenter.
-        grace: seconds for which each site that is known may be away, by datacenter.
-        sites: whether a pool with a datacenter is run by the operator of that site, in another cluster.
+        site_servers: addresses of the NATS servers of sites, by site.
+        links: the link of each site that is known, by site.
+        grace: seconds for which each site that is known may be away, by site.
+        sites: whether a pool with a site is run by the operator of that site, in another cluster.
         metrics_port: port on which workers serve their metrics; 0 if they serve none.
         scraper_namespaces: namespaces whose scrapers may read metrics; none: all.
         revisions: of what this job downloads, as far as they are known, by its name.

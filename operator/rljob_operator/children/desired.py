@@ -189,7 +189,7 @@ def rollout_pool(
     patches = Patches(f"spec.rollout.pools[{index}].template", pool.template)
     template = pod_template(job, Role.ROLLOUT, names.config_map(name), patches, pool=pool)
     metadata = child_metadata(job.job, name, Role.ROLLOUT, pool.name)
-    elsewhere = pool.datacenter is not None and job.defaults.sites
+    elsewhere = pool.site is not None and job.defaults.sites
     return {
         "apiVersion": API_VERSION,
         "kind": "RolloutPool",
@@ -197,7 +197,7 @@ def rollout_pool(
         "spec": {
             "job": job.metadata.name,
             "pool": pool.name,
-            **({"managedBy": names.site_manager(pool.datacenter or "")} if elsewhere else {}),
+            **({"managedBy": names.site_manager(pool.site or "")} if elsewhere else {}),
             "replicas": replicas,
             **({} if pool.scaling is None else {"scaling": pool.scaling.model_dump(by_alias=True)}),
             "config": job.config_text,

@@ -82,7 +82,7 @@ def _pod_sets(job: ResolvedJob) -> Iterator[Manifest]:
     if of_trackers:  # what they run differs, and what they ask for does not
         yield _pod_set(Role.TRACKER, len(of_trackers), of_trackers[0])
     for pool in spec.rollout.pools:
-        if pool.datacenter is None or not job.defaults.sites:
+        if pool.site is None or not job.defaults.sites:
             yield _pod_set(pod_set_of_pool(pool.name), least_engines(pool), rollout_pool(job, pool, None))
 
 

@@ -57,7 +57,7 @@ class ResolvedJob:
 
     def nats_url_of(self, pool: PoolSpec | None) -> str:
         """Address of the NATS server that the workers of a pool use; of the other workers, if there is no pool."""
-        site = None if pool is None else pool.datacenter
+        site = None if pool is None else pool.site
         return self.nats_url if site is None else self.defaults.site_servers.get(site, self.nats_url)
 
     def claims_of(self, pool: PoolSpec | None) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ class ResolvedJob:
 
         Engines at a site mount the model's only: weights come to them over NATS, and the rest is the hub's.
         """
-        if pool is None or pool.datacenter is None:
+        if pool is None or pool.site is None:
             return self.claims
         return tuple(storage.claims([self.spec.model.uri, _cache_uri(self.spec)]))
 
@@ -207,10 +207,8 @@ def _config(job: RLJob, defaults: ClusterDefaults) -> JobConfig:
         if spec.samples.keep_bytes
         else "",
         replicas=_replicas(spec, defaults),
-        links={s: defaults.links[s] for s in spec.rollout.datacenters if s in defaults.links},
-        grace={
-            s: defaults.grace[s] for s in spec.rollout.datacenters if defaults.grace.get(s, 0) > GRACE_SECONDS
-        },
+        links={s: defaults.links[s] for s in spec.rollout.sites if s in defaults.links},
+        grace={s: defaults.grace[s] for s in spec.rollout.sites if defaults.grace.get(s, 0) > GRACE_SECONDS},
         downloads=downloads,
         download_cache=storage.path_in_pod(spec.model.cache or names.DOWNLOAD_CACHE) if downloads else "",
     )

@@ -99,7 +99,7 @@ class _SiteMetadata(ApiModel):
     """What a Site is called."""
 
     name: Name
-    """What a pool's datacenter says."""
+    """What a pool's site says."""
 
 
 def crds() -> dict[str, Manifest]:

@@ -157,7 +157,7 @@ SPEC = fields(
         sampling=fields(stop=Items(FREE)),
         autoscaling=fields("budgetPerHour"),
         pools=Items(
-            fields("name", "datacenter", "costPerHour", engine=fields(options=Urls()), template=POD_TEMPLATE)
+            fields("name", "site", "costPerHour", engine=fields(options=Urls()), template=POD_TEMPLATE)
         ),
     ),
     trainer=fields("backend", "options", checkpoint=fields(uri=StorageUri()), template=POD_TEMPLATE),

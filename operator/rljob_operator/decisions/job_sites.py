@@ -9,7 +9,7 @@ from types import MappingProxyType
 from rljob_core.spec import PoolSpec, RLJob, Site
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 
-_HERE = "or leave datacenter out to run the pool in this cluster"
+_HERE = "or leave site out to run the pool in this cluster"
 _SHOWN = 10
 """Names in a message."""
 
@@ -52,7 +52,7 @@ class KnownSites:
             self._check(job, path, pool, name)
 
     def _check(self, job: RLJob, path: str, pool: PoolSpec, name: str) -> None:
-        here = f"{path}.datacenter"
+        here = f"{path}.site"
         if self.unreadable:
             raise SiteRefused("SitesUnreadable", here, f"{self.unreadable}; {_HERE}")
         site = self.sites.get(name)
@@ -104,8 +104,8 @@ def with_sites(defaults: ClusterDefaults, sites: Callable[[], KnownSites] | None
 def pools_at_sites(job: RLJob) -> Iterator[tuple[str, PoolSpec, str]]:
     """The pools that are not at the hub: the path of each, the pool, and the name of its site."""
     for index, pool in enumerate(job.spec.rollout.pools):
-        if pool.datacenter is not None:
-            yield f"spec.rollout.pools[{index}]", pool, pool.datacenter
+        if pool.site is not None:
+            yield f"spec.rollout.pools[{index}]", pool, pool.site
 
 
 def _selected(pool: PoolSpec) -> Mapping[str, str]:

@@ -240,7 +240,7 @@ def _status(
     if (metrics := observed.metrics) and (metrics.samples_lost or condition(observed.status, "SamplesLost")):
         lost = metrics.samples_lost
         values["SamplesLost"] = (bool(lost), "SamplesNotStored" if lost else "SamplesStored", lost)
-    if condition(observed.status, HELD_BACK) is not None or observed.job.spec.rollout.datacenters:
+    if condition(observed.status, HELD_BACK) is not None or observed.job.spec.rollout.sites:
         if phase is not Phase.RUNNING:
             values[HELD_BACK] = (False, "NotTraining", "")
         elif observed.metrics is not None:

@@ -30,6 +30,7 @@ from rljob_operator.nats.jwt import (
     token,
 )
 from rljob_operator.nats.permissions import REPORTS
+from rljob_operator.nats.site_accounts import SiteAccounts
 
 SEEDS_SECRET = "rljob-nats-seeds"  # noqa: S105 a name
 """Secret with the seeds, from which the other Secrets are computed; no running pod mounts it."""
@@ -41,6 +42,10 @@ CERTIFICATE_SECRET = "rljob-nats-certificate"  # noqa: S105 a name
 """Secret with the certificate that servers show their clients, and its key."""
 ROUTES_SECRET = "rljob-nats-routes"  # noqa: S105 a name
 """Secret with the certificate by which the servers of a cluster know each other, and its key."""
+BORDER_SECRET = "rljob-nats-border"  # noqa: S105 a name
+"""At a site: the account of its server that is connected with the hub's."""
+HUB_SERVICE = "nats-hub"
+"""Name of the Service by which a site's server reaches the hub's, whatever the hub's address is."""
 SEEDS_FILE = "seeds.json"
 ACCOUNTS_FILE = "accounts.conf"
 ISSUER_FILE = "issuer.json"
@@ -222,10 +227,16 @@ def secrets(
     ]
 
 
+def border_secret(issuer: Issuer, site: str, *, namespace: str) -> Manifest:
+    """The Secret from which a site's server knows which of its accounts crosses the link (`SiteAccounts`)."""
+    border = SiteAccounts(issuer, site, at_site=True).border
+    return _secret(BORDER_SECRET, namespace, {"border.conf": f"BORDER: {border}\n"})
+
+
 def certificate(seeds: Seeds, *, namespace: str, hosts: Sequence[str] = ()) -> tuple[str, str]:
     """The certificate that servers show their clients, and its key (PEM); arguments as of `secrets`."""
     names = ["nats", f"nats.{namespace}", f"nats.{namespace}.svc", f"nats.{namespace}.svc.cluster.local"]
-    known = [*names, *(f"*.{name}" for name in names), "localhost", "127.0.0.1", "::1"]
+    known = [*names, *(f"*.{name}" for name in names), HUB_SERVICE, "localhost", "127.0.0.1", "::1"]
     return server_certificate(seeds.signing, CLIENTS, [*known, *hosts])
 
 

@@ -7,6 +7,7 @@ and delete the first:
                     ├──► rljob-nats-certificate   mounted by nats-server
                     ├──► rljob-nats-routes        mounted by each nats-server of a cluster
                     └──► rljob-nats-issuer        mounted by the operator
+                             └──► rljob-nats-border, at a site: mounted by nats-server
 
 Only the seeds are random. The first run that creates their Secret decides them, and any other run reads them from it.
 The other Secrets are computed from the seeds alone. So a run may be killed at any point, repeated, or run beside
@@ -33,6 +34,7 @@ from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.login import KubeLogin, LoginError
 from rljob_operator.cluster.port import Manifest, Ref
 from rljob_operator.nats.accounts import (
+    BORDER_SECRET,
     CERTIFICATE_SECRET,
     ISSUER_FILE,
     ISSUER_SECRET,
@@ -40,6 +42,7 @@ from rljob_operator.nats.accounts import (
     SEEDS_SECRET,
     SERVER_SECRET,
     Seeds,
+    border_secret,
     secrets,
     seeds_of,
     seeds_secret,
@@ -55,19 +58,38 @@ class SetupError(Exception):
 
 
 async def set_up(
-    api: KubeApi, namespace: str, *, random: Callable[[int], bytes] = os.urandom
+    api: KubeApi, namespace: str, *, site: str = "", random: Callable[[int], bytes] = os.urandom
 ) -> tuple[str, ...]:
     """Create the Secrets that are missing, and return their names.
+
+    Args:
+        api: of the cluster.
+        namespace: of NATS and the operator.
+        site: name of the Site that the cluster is; empty for a hub.
+        random: makes seeds.
 
     Raises:
         SetupError: the existing Secrets do not fit together.
         ApiError: the API server refused a request or gave no answer; running it again is safe.
     """
     made: list[str] = []
+    await _set_up_server(api, namespace, random, made)
+    if site:
+        wanted = border_secret(await _issuer(api, namespace), site, namespace=namespace)
+        if _decisive(await _created(api, wanted, made)) != _decisive(wanted):
+            raise SetupError(
+                f"Secret {BORDER_SECRET} is of another site than {site}: delete it and run this again"
+            )
+    return tuple(name for name in made if name != SEEDS_SECRET)
+
+
+async def _set_up_server(
+    api: KubeApi, namespace: str, random: Callable[[int], bytes], made: list[str]
+) -> None:
     stored = await _stored_seeds(api, namespace, random, made)
     if stored is None:
         await _add_certificates(api, namespace, random, made)
-        return tuple(made)
+        return
     try:
         seeds = seeds_of(stored)
     except ValueError as error:
@@ -82,7 +104,6 @@ async def set_up(
             )
     if TRANSIENT in (stored["metadata"].get("annotations") or {}):
         await _delete(api, stored)
-    return tuple(name for name in made if name != SEEDS_SECRET)
 
 
 async def _stored_seeds(
@@ -136,20 +157,32 @@ async def _add_certificates(
     there = await _there(api, namespace, CERTIFICATE_SECRET, ROUTES_SECRET)
     if len(there) == 2:
         return
-    granted = await api.get(_ref(namespace, ISSUER_SECRET)) or {}
+    issuer = await _issuer(api, namespace)
+    known = {
+        "signing": issuer.signing_seed,
+        "accounts": issuer.accounts_seed,
+        "system": issuer.system_account,
+    }
     try:
-        issuer = Issuer.read(base64.b64decode((granted.get("data") or {})[ISSUER_FILE]).decode())
-        known = {
-            "signing": issuer.signing_seed,
-            "accounts": issuer.accounts_seed,
-            "system": issuer.system_account,
-        }
         seeds = Seeds.complete(known, random)
-    except (KeyError, TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:
         raise SetupError(f"Secret {ISSUER_SECRET}: {error!r}") from error
     for wanted in secrets(seeds, namespace=namespace):
         if wanted["metadata"]["name"] in {CERTIFICATE_SECRET, ROUTES_SECRET}:
             await _created(api, wanted, made)
+
+
+async def _issuer(api: KubeApi, namespace: str) -> Issuer:
+    """What the operator makes accounts and credentials from, as stored.
+
+    Raises:
+        SetupError: the Secret is not what this version makes.
+    """
+    granted = await api.get(_ref(namespace, ISSUER_SECRET)) or {}
+    try:
+        return Issuer.read(base64.b64decode((granted.get("data") or {})[ISSUER_FILE]).decode())
+    except (KeyError, TypeError, ValueError) as error:
+        raise SetupError(f"Secret {ISSUER_SECRET}: {error!r}") from error
 
 
 async def _there(api: KubeApi, namespace: str, *names: str) -> list[str]:
@@ -202,7 +235,7 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         await login.configuration()  # its error says what is missing
         api = KubeApi(login)
         try:
-            return await set_up(api, namespace)
+            return await set_up(api, namespace, site=environment.get("RLJOB_SITE", ""))
         finally:
             await api.close()
 

@@ -106,6 +106,7 @@ class Controller:
             unreachable=lambda: self._liveness.excuse(time.monotonic()),
         )
         self._sites = SiteWatch(api, changed=self._mark_all)
+        self._whole_cluster = not namespaces
         joined = HubStreams(JobsAtSites(self.cache, api), connection, streams, namespaces=namespaces)
         self._hub_end = HubEnd(
             api, self.cache, self._sites, connection, joined,
@@ -159,6 +160,8 @@ class Controller:
             group.create_task(self._queue.run())
             group.create_task(self._watches.run())
             group.create_task(self._sites.run())
+            if self._whole_cluster:  # then a site that joins is heard before any job names it
+                group.create_task(self._read_sites())
             group.create_task(self._hub_end.run())
             group.create_task(self._nodes.run())
             group.create_task(self._queues.run())
@@ -172,6 +175,14 @@ class Controller:
     )
     async def _read_children(self) -> None:
         await self._watches.read()
+
+    @retry(
+        retry=retry_if_exception_type(ApiError),
+        wait=wait_exponential(0.2, max=10.0),
+        before_sleep=before_sleep_log(log, logging.WARNING),
+    )
+    async def _read_sites(self) -> None:
+        await self._sites.read()
 
     def stalled(self) -> str:
         """Why this process should be restarted; empty if it works."""

@@ -75,7 +75,7 @@ class HubBorders:
 
         What engines have stored at a site still arrives after the job's last pool there was removed.
         """
-        known, named = self.sites().sites, list(job.spec.rollout.datacenters)
+        known, named = self.sites().sites, list(job.spec.rollout.sites)
         named += [site for site, jobs in self._jobs.items() if job.metadata.uid in jobs and site not in named]
         found = [(name, known[name]) for name in named if name in known]
         return tuple((name, site.domain) for name, site in found if site.admits(job.metadata.namespace))
@@ -90,7 +90,7 @@ class HubBorders:
         """
         uid, said = job.metadata.uid or "", (before, tuple(crossings))
         held = self._revisions.get(uid)
-        if held is None and not crossings and not job.spec.rollout.datacenters:
+        if held is None and not crossings and not job.spec.rollout.sites:
             return before
         if held is None or held[0] != said:
             held = self._revisions[uid] = said, max(revision_by_time(), 0 if held is None else held[1] + 1)
@@ -144,7 +144,7 @@ class HubBorders:
         jobs = sorted(jobs, key=lambda job: job.metadata.uid not in before or self._is_left_out(job, site))
         self._jobs[site] = frozenset(job.metadata.uid or "" for job in jobs)
         for job in jobs:
-            if job.metadata.uid not in before and site not in job.spec.rollout.datacenters:
+            if job.metadata.uid not in before and site not in job.spec.rollout.sites:
                 self.changed((job.metadata.namespace, job.metadata.name))
         through = tuple(
             (JobKeys.of(job, self._issuer).account(STREAMS), _crossing(job, site, domain)) for job in jobs

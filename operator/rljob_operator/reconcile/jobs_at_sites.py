@@ -96,7 +96,7 @@ class JobsAtSites:
                 continue
             order = held.get(key)
             ordered = order is not None and order.uid == job.metadata.uid
-            if ordered or (site in job.spec.rollout.datacenters and _is_admitted(job, known)):
+            if ordered or (site in job.spec.rollout.sites and _is_admitted(job, known)):
                 found[key] = job
         return found
 

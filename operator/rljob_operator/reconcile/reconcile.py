@@ -79,7 +79,7 @@ class Reconciler:
         loads: returns, by pod, the trajectories that a job's engines generate or have queued; called when a pool
             shrinks.
         rules: returns what jobs may name.
-        sites: returns the Sites that pools may be at; None where a pool's datacenter is not checked.
+        sites: returns the Sites that pools may be at; None where a pool's site is not checked.
         site_pools: returns what is known of a job's pools at sites, by pool.
         notices: returns, by name, the nodes that are about to be taken away.
         admission: returns what the queue says that the job waits in; None if it waits in none.

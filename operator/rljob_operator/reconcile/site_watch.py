@@ -1,6 +1,7 @@
-"""`SiteWatch` knows the cluster's Sites. It reads and watches them from the moment at which a job names one.
+"""`SiteWatch` knows the cluster's Sites. It reads and watches them once it is told to.
 
-So an operator whose jobs name no sites makes no request about them, and needs no right to.
+An operator of single namespaces reads them when a job names one: until then it makes no request about them, and needs
+no right to.
 """
 
 from __future__ import annotations

@@ -37,13 +37,13 @@ async def test_a_role_reads_what_the_job_has_stored(nats_server: EmbeddedServer)
     await store.close()
 
 
-@pytest.mark.parametrize(("datacenter", "streams"), [(None, True), ("west", False)])
+@pytest.mark.parametrize(("site", "streams"), [(None, True), ("west", False)])
 async def test_an_engine_creates_no_streams_at_a_site(
-    nats_server: EmbeddedServer, datacenter: str | None, streams: bool
+    nats_server: EmbeddedServer, site: str | None, streams: bool
 ) -> None:
     config = job_config(Path())
     rollout = config.spec.rollout
-    pools = [pool.model_copy(update={"datacenter": datacenter}) for pool in rollout.pools]
+    pools = [pool.model_copy(update={"site": site}) for pool in rollout.pools]
     spec = config.spec.model_copy(update={"rollout": rollout.model_copy(update={"pools": pools})})
     config = config.model_copy(update={"uid": uuid4().hex, "spec": spec})
     environment = {worker_protocol.NATS_URL: nats_server.url, worker_protocol.POOL: pools[0].name}

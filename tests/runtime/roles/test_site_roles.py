@@ -54,7 +54,7 @@ from rljob_runtime.roles.rollout.trajectory_publisher import LAST_WORD_SECONDS
 from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 
-POOLS = {"pools": [{"name": "a"}, {"name": "b", "datacenter": "east"}], "sampling": {"maxTokens": 100}}
+POOLS = {"pools": [{"name": "a"}, {"name": "b", "site": "east"}], "sampling": {"maxTokens": 100}}
 NEWER = "v00000001-1"
 
 
@@ -420,7 +420,7 @@ async def test_a_site_that_goes_away_and_returns_is_logged_once(caplog: pytest.L
 
 def test_pools_say_where_they_are() -> None:
     spec: RLJobSpec = job_config(rollout=POOLS).spec
-    assert spec.rollout.sites == {"a": "", "b": "east"}
+    assert spec.rollout.pool_sites == {"a": "", "b": "east"}
 
 
 @pytest.mark.parametrize("pool", ["a", "b"])

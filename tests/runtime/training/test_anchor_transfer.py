@@ -22,7 +22,7 @@ def job(folder: Path, link: SiteLinkSpec | None, *, gigabytes: float = 16.0, **c
         "model": {"uri": str(folder)},
         "data": {"dataset": "chain_sum", "promptsPerStep": 2, "groupSize": 2},
         "pipeline": {"mode": "BoundedAsync", "maxStaleness": 2},
-        "rollout": {"pools": [{"name": "near"}, {"name": "far", "datacenter": "west"}]},
+        "rollout": {"pools": [{"name": "near"}, {"name": "far", "site": "west"}]},
         **changes,
     }
     return JobConfig(
@@ -67,7 +67,7 @@ def test_an_anchor_that_never_arrives_is_refused(
 ) -> None:
     with pytest.raises(SpecError, match=why) as error:
         check_links(job(tmp_path, SiteLinkSpec(bits_per_second=rate), **changes))
-    assert error.value.path == "spec.rollout.pools[1].datacenter"
+    assert error.value.path == "spec.rollout.pools[1].site"
     assert "use a faster link" in str(error.value)
 
 

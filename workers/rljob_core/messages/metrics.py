@@ -103,6 +103,7 @@ class StepMetrics:
         room_wanted: bytes that it would have to hold; 0 if it holds them.
         sites_away: sites that cannot be reached; their engines count as the others do.
         sites_held: sites that get no new work until the hub has taken more of what they have stored for it.
+        trained_at: of a commit: how many of the step's trajectories were generated at each site besides the hub.
         pools: speeds of the engines by pool, in a job that has a pool of scaling policy Internal.
         swaps: swaps of weights since the line before, by engine, 64 at most; after a coordinator is replaced, the
             newest ones come again.
@@ -152,6 +153,7 @@ class StepMetrics:
     pools: Annotated[dict[str, PoolSpeed], OMITTED_IF_EMPTY] = field(default_factory=dict)
     sites_away: Annotated[tuple[str, ...], OMITTED_IF_EMPTY] = ()
     sites_held: Annotated[tuple[str, ...], OMITTED_IF_EMPTY] = ()
+    trained_at: Annotated[dict[str, int], OMITTED_IF_EMPTY] = field(default_factory=dict)
     swaps: Annotated[dict[str, tuple[WeightSwap, ...]], OMITTED_IF_EMPTY] = field(default_factory=dict)
 
 

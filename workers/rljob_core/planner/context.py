@@ -78,7 +78,7 @@ class PlannerContext:
         self.state = state
         self.liveness = Liveness()
         self.sites = SiteLinks(config.grace)
-        self.sites.follow(config.spec.rollout.sites)
+        self.sites.follow(config.spec.rollout.pool_sites)
         self.transfers = SiteTransfers(config.links)
         self.messages = StoredMessages()
         self.score_checks = ScoreChecks()

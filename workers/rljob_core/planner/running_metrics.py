@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, pstdev
@@ -23,6 +24,8 @@ _NAMED_PROMPTS = 3
 """Prompts of groups with equal rewards that a line names."""
 _NAMED_SWAPS = 64
 """Swaps of weights that a line names: lines are kept as long as the job."""
+_FAR_ENGINES = 4096
+"""Engines at sites that are remembered: what one has generated may be trained long after it has ended."""
 
 
 class RunningMetrics:
@@ -37,6 +40,7 @@ class RunningMetrics:
         self._parts: dict[str, Mapping[str, float]] = {}  # by trajectory, of groups that are open
         self._swaps: dict[str, tuple[WeightSwap, ...]] = {}  # by engine, since the last line
         self._newest_swap: dict[str, float] = {}  # when it began, by engine
+        self._site_of: dict[str, str] = {}  # by engine, of those at sites
         self._replaced: list[int] = []  # prompts since the last commit whose groups had equal rewards
 
     def start(self, now: float) -> None:
@@ -47,6 +51,10 @@ class RunningMetrics:
     def heard(self, signal: EngineSignal) -> None:
         """Take an engine's counter of tokens, which counts from its start, and its swaps of weights."""
         engine, total = signal.engine, signal.tokens
+        if signal.site and engine not in self._site_of:
+            self._site_of[engine] = signal.site
+            if len(self._site_of) > _FAR_ENGINES:
+                del self._site_of[next(iter(self._site_of))]
         known = self._newest_swap.get(engine, 0.0)
         new = tuple(swap for swap in signal.swaps[-SWAPS_SIGNALLED:] if swap.began > known)
         # What has no place in this line is said again, and has one in the next.
@@ -101,6 +109,7 @@ class RunningMetrics:
                 name: fmean(part[name] for part in parts if name in part)
                 for name in sorted({name for part in parts for name in part})
             },
+            trained_at=dict(Counter(self._site_of[s.engine] for s in siblings if s.engine in self._site_of)),
             # Here too, so that a commit from a repeated proposal, which has no stats, has its staleness.
             stats=StepStats(staleness_mean=fmean(staleness), staleness_max=max(staleness)),
         )
@@ -147,6 +156,7 @@ class RunningMetrics:
             groups_uniform=step.groups_uniform,
             uniform_prompts=step.uniform_prompts,
             reward_parts=step.reward_parts,
+            trained_at=step.trained_at,
             stats=step.stats,
         )
 

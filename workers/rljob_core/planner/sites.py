@@ -39,7 +39,7 @@ def place(context: PlannerContext, view: EngineView, signal: EngineSignal) -> No
 
 def forget_left(context: PlannerContext) -> None:
     """Forget sites at which there is no pool any more, and no engine, unless something is to be cancelled there."""
-    links, kept = context.sites, context.spec.rollout.sites.values()
+    links, kept = context.sites, context.spec.rollout.pool_sites.values()
     for site in [site for site in links.links if site not in kept]:
         cancels = any(where == site for where, _ in links.cancelled.values())
         is_over = links.links[site].silent >= links.kept(site)

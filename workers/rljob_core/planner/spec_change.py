@@ -36,7 +36,7 @@ def on_spec_changed(context: PlannerContext, spec: RLJobSpec) -> None:
     if before == after or read_by_coordinator(before) != read_by_coordinator(after):
         return
     context.spec = new
-    context.sites.follow(new.rollout.sites)
+    context.sites.follow(new.rollout.pool_sites)
     context.emit(spec_in_force(new))
 
 

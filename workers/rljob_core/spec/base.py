@@ -30,7 +30,7 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 HUB = "hub"
 """The cluster of the coordinator, the trainer and the job's main NATS server, which is a JetStream domain of this name;
-no other datacenter has it.
+no other place has it.
 """
 
 

@@ -202,10 +202,10 @@ class RLJobSpec(ApiModel):
         Rule(
             "weights.transport",
             "!has(self.weights) || !has(self.weights.uri) || !self.weights.uri.matches('^(s3|gs|pvc)://') || "
-            "!self.rollout.pools.exists(pool, has(pool.datacenter))",
+            "!self.rollout.pools.exists(pool, has(pool.site))",
             "each engine at another site would read all weights over its link: use transport Nats, of which a site "
-            "gets one copy, or leave the pools' datacenter out",
-            lambda s: not (s.rollout.datacenters and _is_far(s.weights.uri)),
+            "gets one copy, or leave the pools' site out",
+            lambda s: not (s.rollout.sites and _is_far(s.weights.uri)),
         ),
         Rule(
             "reward.functions",
@@ -230,7 +230,7 @@ class RLJobSpec(ApiModel):
         """
         if self.weights.delta is not None:
             return self.weights.delta.anchor_every
-        has_copies = bool(self.rollout.datacenters) and not self.weights.needs_uri
+        has_copies = bool(self.rollout.sites) and not self.weights.needs_uri
         return _ANCHOR_EVERY_AT_SITES if has_copies else None
 
 

@@ -22,7 +22,7 @@ class RolloutPoolSpec(ApiModel):
     """Which of the job's pools it is."""
     managed_by: ControllerName | None = None
     """Who runs its engines: absent, the operator of this cluster; rljob.dev/site-NAME, that of the Site NAME, in the
-    site's cluster. The operator writes it from the pool's datacenter."""
+    site's cluster. The operator writes it from the pool's site."""
     replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
     """Number of engines. The operator writes it when the RLJob's own value changes, and always with scaling policy
     Internal; else it belongs to the autoscaler of the pool (an HPA, KEDA) and to kubectl scale."""

@@ -79,7 +79,7 @@ class ScalingSpec(ApiModel):
     max_replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Engines at most."""
     owner: Literal["Hub", "Site"] = "Hub"
-    """Hub: the pool is scaled where its RLJob is. Site, of a pool with a datacenter and policy External: it is scaled
+    """Hub: the pool is scaled where its RLJob is. Site, of a pool with a site and policy External: it is scaled
     in the site's cluster, by an HPA, KEDA or kubectl scale there, and the hub's RolloutPool follows."""
 
     rules = (
@@ -115,12 +115,12 @@ class PoolSpec(ApiModel):
 
     name: Name
     """Unique among the job's pools."""
-    datacenter: Annotated[
+    site: Annotated[
         Name | None,
         Immutable("a pool stays where it is", "add another pool and remove this one"),
     ] = None
     """Name of the Site at which the pool runs, with a NATS server of its own; absent: where the job's other processes
-    are. rljob run starts a server for each. On a cluster, engines at a Site get no work yet."""
+    are. rljob run starts a server for each on this machine."""
     replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
     """Number of engines; 1 if neither this nor scaling is given."""
     scaling: ScalingSpec | None = None
@@ -147,10 +147,10 @@ class PoolSpec(ApiModel):
             lambda s: s.replicas is None or s.scaling is None,
         ),
         Rule(
-            "datacenter",
-            f"!has(self.datacenter) || self.datacenter != '{HUB}'",
-            f"{HUB} is where the job's other processes are: leave datacenter out",
-            lambda s: s.datacenter != HUB,
+            "site",
+            f"!has(self.site) || self.site != '{HUB}'",
+            f"{HUB} is where the job's other processes are: leave site out",
+            lambda s: s.site != HUB,
         ),
         Rule(
             "costPerHour",
@@ -161,13 +161,13 @@ class PoolSpec(ApiModel):
         Rule(
             "scaling",
             "!has(self.scaling) || self.scaling.owner != 'Site' || "
-            "(has(self.datacenter) && self.scaling.policy == 'External')",
-            "scaling.owner Site is for pools of scaling policy External that are at a Site: add datacenter and leave "
+            "(has(self.site) && self.scaling.policy == 'External')",
+            "scaling.owner Site is for pools of scaling policy External that are at a Site: add site and leave "
             "policy out, or leave owner out",
             lambda s: (
                 s.scaling is None
                 or s.scaling.owner != "Site"
-                or (s.datacenter is not None and s.scaling.policy == "External")
+                or (s.site is not None and s.scaling.policy == "External")
             ),
         ),
     )
@@ -249,16 +249,16 @@ class RolloutSpec(ApiModel):
         ),
         Rule(
             "environment",
-            "!has(self.environment) || self.pools.all(pool, !has(pool.datacenter))",
-            "episodes are played where the job's other processes are: leave the pools' datacenter out",
-            lambda s: s.environment is None or not s.datacenters,
+            "!has(self.environment) || self.pools.all(pool, !has(pool.site))",
+            "episodes are played where the job's other processes are: leave the pools' site out",
+            lambda s: s.environment is None or not s.sites,
         ),
     )
 
     @property
-    def sites(self) -> dict[str, str]:
+    def pool_sites(self) -> dict[str, str]:
         """Where each pool is, by name; "" for the hub."""
-        return {pool.name: pool.datacenter or "" for pool in self.pools}
+        return {pool.name: pool.site or "" for pool in self.pools}
 
     @property
     def max_turns(self) -> int:
@@ -266,6 +266,6 @@ class RolloutSpec(ApiModel):
         return 1 if self.environment is None else self.environment.max_turns
 
     @property
-    def datacenters(self) -> list[str]:
+    def sites(self) -> list[str]:
         """The sites that pools name, sorted."""
-        return sorted({pool.datacenter for pool in self.pools if pool.datacenter})
+        return sorted({pool.site for pool in self.pools if pool.site})

@@ -122,7 +122,7 @@ class SiteMeta(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     name: Name
-    """What `spec.rollout.pools[].datacenter` says."""
+    """What `spec.rollout.pools[].site` says."""
     uid: str | None = None
     generation: int | None = None
 

@@ -84,7 +84,7 @@ def role_store(
         role=role,
         credentials=credentials,
         token_path=environment.get(worker_protocol.NATS_JWT) or None,
-        create=create and not config.spec.rollout.sites.get(environment.get(worker_protocol.POOL, "")),
+        create=create and not config.spec.rollout.pool_sites.get(environment.get(worker_protocol.POOL, "")),
         connect=connect,
         attempt=attempt,
     )

@@ -45,7 +45,7 @@ def check_links(config: JobConfig) -> list[str]:
             f"the link of Site {site} carries {rate:,.6g} Mbit/s: the {size / 1e9:,.3g} GB of the model's weights take "
             f"{seconds:,.0f} s"
         )
-        remedy = "use a faster link, a smaller model or spec.model.lora, or leave the pool's datacenter out"
+        remedy = "use a faster link, a smaller model or spec.model.lora, or leave the pool's site out"
         deadline = spec.active_deadline_seconds
         if deadline is not None and seconds >= deadline:
             raise _never(config, site, f"{takes}, and activeDeadlineSeconds is {deadline:,}: {remedy}")
@@ -63,5 +63,5 @@ def check_links(config: JobConfig) -> list[str]:
 
 def _never(config: JobConfig, site: str, message: str) -> SpecError:
     pools = config.spec.rollout.pools
-    index = next(i for i, pool in enumerate(pools) if pool.datacenter == site)
-    return SpecError(f"spec.rollout.pools[{index}].datacenter", message)
+    index = next(i for i, pool in enumerate(pools) if pool.site == site)
+    return SpecError(f"spec.rollout.pools[{index}].site", message)

@@ -11,7 +11,7 @@ import typer
 from rljob_cli.generate.chart.sources import ChartSources, read_sources
 from rljob_cli.generate.chart.templates import templates
 from rljob_cli.generate.chart.values import SET_BY_THE_CHART, ChartValues, described, schema, variables_of
-from rljob_cli.generate.yaml_files import as_yaml
+from rljob_cli.yaml_files import as_yaml
 from rljob_operator.cluster.local.replace_text import replace_text
 
 CHART = Path("charts/rljob")
@@ -125,6 +125,7 @@ def defaults(sources: ChartSources) -> dict[str, Any]:
         "keda": {"enabled": False, "namespace": "keda"},
         "kueue": {"enabled": False},
         "nodeNotices": {"enabled": False, "taints": sources.taints},
+        "sites": {"enabled": False},
     }
     ChartValues.model_validate(values)
     return values

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rljob_cli.generate.yaml_files import as_yaml
+from rljob_cli.yaml_files import as_yaml
 
 _WORD = re.compile(r"helmplace(\d+)x")
 _LINE = re.compile(r"^( *)(- )?helmplace(\d+)x(: (?:null)?| *:)?$")

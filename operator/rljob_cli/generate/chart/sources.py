@@ -22,6 +22,7 @@ class ChartSources:
         keda: of `manifests/components/keda`.
         kueue: of `manifests/components/kueue`.
         nodes: of `manifests/components/node-notices`.
+        sites: of `manifests/components/sites`.
         available: of `manifests/components/high-availability`.
         several: by which that changes the operator's Deployment: `strategy`, and `spread` of its pods.
         taints: that node-notices watches for.
@@ -34,6 +35,7 @@ class ChartSources:
     keda: list[Object]
     kueue: list[Object]
     nodes: list[Object]
+    sites: list[Object]
     available: list[Object]
     several: Object
     taints: list[str]
@@ -88,6 +90,7 @@ def read_sources(checkout: Path) -> ChartSources:
         keda=_all(manifests / "components/keda/service.yaml"),
         kueue=_all(manifests / "components/kueue/kueue-rbac.yaml"),
         nodes=_all(notices / "nodes-rbac.yaml"),
+        sites=_all(manifests / "components/sites/leafnodes.yaml"),
         available=_all(available / "disruption-budget.yaml"),
         several={"strategy": changed["strategy"], "spread": spread},
         taints=container["env"][0]["value"].split(","),

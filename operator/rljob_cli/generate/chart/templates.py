@@ -28,6 +28,7 @@ def templates(sources: ChartSources) -> dict[str, str]:
         "kueue.yaml": _plain(sources.kueue, ".Values.kueue.enabled"),
         "monitoring.yaml": _plain(sources.monitoring, ".Values.monitoring.enabled"),
         "node-notices.yaml": _plain(sources.nodes, ".Values.nodeNotices.enabled"),
+        "sites.yaml": _plain(sources.sites, ".Values.sites.enabled"),
     }
 
 

@@ -161,6 +161,12 @@ class ChartNodeNotices(ChartPart):
     taints: list[str] = Field(description="Keys of these taints.")
 
 
+class ChartSites(ChartPart):
+    """Other clusters may join this one, the hub."""
+
+    enabled: bool = Field(description="A load balancer for the leafnodes of sites: port 7422 of the NATS server.")
+
+
 class ChartValues(ChartPart):
     """Values of the chart rljob."""
 
@@ -181,6 +187,7 @@ class ChartValues(ChartPart):
     keda: ChartKeda
     kueue: ChartKueue
     node_notices: ChartNodeNotices
+    sites: ChartSites
 
 
 def schema(variables: dict[str, str]) -> dict[str, Any]:

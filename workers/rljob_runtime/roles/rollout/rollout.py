@@ -95,7 +95,7 @@ class Rollout:
         self._metrics = EngineMetrics(recorder)
         self._status_changed = asyncio.Event()
         max_tokens = config.spec.rollout.sampling.max_tokens
-        site = self._site = config.spec.rollout.sites.get(pool, "")
+        site = self._site = config.spec.rollout.pool_sites.get(pool, "")
         trajectories = TrajectoryStore(store, max_tokens=max_tokens)
         self._announced = AnnouncedVersion(store)
         self._outbox = OutboxWatch(store, site=site)

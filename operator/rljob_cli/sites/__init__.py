@@ -1,0 +1,1 @@
+"""`rljob site`: other clusters join a hub, and one that is lost is said to be."""
