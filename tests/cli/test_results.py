@@ -181,13 +181,19 @@ def test_what_is_said_of_a_site(job: RLJob, tmp_path: Path) -> None:
     said = "site west: connected, 2.0 MB wait there, 1.5 MB up, 0.0 MB down, 6 trained"
     assert said in console.file.getvalue()  # type: ignore[attr-defined]
     summary = summarize(job, progress, wall_seconds=1.0, peak_bytes=0, outcome="Running")["sites"]["west"]
-    assert (summary["connected"], summary["tokens_generated"], summary["trajectories_trained"]) == (True, 90, 6)
+    assert (summary["connected"], summary["tokens_generated"], summary["trajectories_trained"]) == (
+        True,
+        90,
+        6,
+    )
 
     progress.mark(31.0)
     with PlainView(console, job, EventLog(tmp_path / "events.log")) as view:
         view.line(progress.lines[-1], progress)
     assert "engines 0  away: west  " in console.file.getvalue()  # type: ignore[attr-defined]
-    assert not summarize(job, progress, wall_seconds=1.0, peak_bytes=0, outcome="Running")["sites"]["west"]["connected"]
+    assert not summarize(job, progress, wall_seconds=1.0, peak_bytes=0, outcome="Running")["sites"]["west"][
+        "connected"
+    ]
     progress.add(StepMetrics(1, 1, 0.0, gone_back=True, epoch=3))
     assert progress.sites["west"].trained == 3
 

@@ -26,7 +26,9 @@ def test_ctrl_c_before_an_ended_job_is_opened_again_is_no_end_of_this_run(
     manifest = write_job(tmp_path)
     folder, job = started(manifest, tmp_path / "run"), load_job(manifest)
     with open_view(Console(), job, EventLog(folder.events)) as view:
-        run = Run(job, folder, view, nats_port=0, environment={}, links={}, cuts={}, fork_server=None)
+        run = Run(
+            job, folder, view, nats_port=0, environment={}, links={}, cuts={}, page=False, fork_server=None
+        )
         run._ledger, run._opened = JobState(), opened  # as `run` leaves them
         run._ledger.finished = JobFinished("Failed", "the reward raised")
         end = run._finish(RunEnd(RunExit.INTERRUPTED))

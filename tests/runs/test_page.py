@@ -349,3 +349,18 @@ def test_the_browser_had_nothing_to_complain_of(stage: Stage) -> None:
     # While the server was away, and of its first answer to an old token.
     allowed = ("ERR_CONNECTION_REFUSED", "ERR_EMPTY_RESPONSE", "ERR_CONNECTION_RESET", "status of 401")
     assert [line for line in stage.said if not any(words in line for words in allowed)] == []
+
+
+def test_a_run_serves_its_own_page_until_it_ends(tmp_path: Path) -> None:
+    model = Path(__file__).parents[2] / "manifests/examples/models/chain-sum"
+    run = LiveRun(write_job(tmp_path, model, steps=100_000, **emulated()), tmp_path / "run", "--ui")
+    try:
+        run.until("the page's address", lambda: "live page: http://127.0.0.1:" in run.said)
+        address = run.said.partition("live page: ")[2].split()[0]
+        assert httpx.get(address, follow_redirects=True).status_code == 200
+        run.process.send_signal(signal.SIGINT)
+        assert run.wait() == 130
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(address)
+    finally:
+        run.stop()

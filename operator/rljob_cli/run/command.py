@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,6 +75,10 @@ def run(
         ),
     ] = False,
     link: Annotated[list[str], typer.Option(metavar="SITE=parts", help=HELP, show_default=False)] = [],  # noqa: B006  typer's way
+    ui: Annotated[
+        bool,
+        typer.Option("--ui", help="Serve the live page of the run until it ends, and print its address."),
+    ] = False,
     metrics: Annotated[
         bool,
         typer.Option("--metrics", help="Serve each role's metrics for Prometheus, on this machine alone."),
@@ -115,6 +120,8 @@ def run(
 
         if from_version is not None and not resume:
             raise SpecError("--from-version", "goes back in a run that exists: add --resume")
+        if ui and not find_spec("uvicorn"):
+            raise SpecError("--ui", "needs starlette and uvicorn: pip install 'rljob[ui]'")
         given, described = load_job_and_links(file, overrides)
         emulated = links_of(link, given, described)
         links = emulated.links
@@ -189,6 +196,7 @@ def run(
                 folder,
                 nats_port=nats_port or 0,
                 cuts=emulated.cuts,
+                page=ui,
                 environment=environment,
                 fork_server=fork_server,
             )
@@ -267,6 +275,7 @@ def _run(
     *,
     nats_port: int,
     cuts: Mapping[str, Sequence[Cut]],
+    page: bool,
     environment: dict[str, str],
     fork_server: ForkServerProcess | None,
 ) -> int:
@@ -280,10 +289,8 @@ def _run(
     with open_view(console, job, EventLog(folder.events)) as view:
 
         async def to_the_end() -> tuple[RunEnd, Run]:
-            run = partial(
-                Run, links=identity.site_links, cuts=cuts, nats_port=nats_port, environment=environment
-            )
-            here = run(job, folder, view, fork_server=fork_server)
+            run = partial(Run, links=identity.site_links, cuts=cuts, page=page, nats_port=nats_port)
+            here = run(job, folder, view, environment=environment, fork_server=fork_server)
             return await here.run(), here
 
         end, ended = asyncio.run(to_the_end())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -25,7 +26,13 @@ from rljob_cli.run.run_progress import RunProgress
 from rljob_cli.run.stop_signals import StopSignals
 from rljob_cli.run.stream_follower import StreamFollower
 from rljob_cli.run.view import View
-from rljob_cli.run_folder.embedded_nats import LINK_REPORT, EmbeddedServers, site_folder, start_nats
+from rljob_cli.run_folder.embedded_nats import (
+    LINK_REPORT,
+    EmbeddedServers,
+    deployment,
+    site_folder,
+    start_nats,
+)
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_cli.run_folder.job_file import changes, stored_job
 from rljob_cli.run_folder.streams import join_sites, opened_store
@@ -47,6 +54,9 @@ from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.messaging.nats.emulated_link import Cut, read_traffic
 from rljob_runtime.messaging.nats.store import NatsStore
 
+_PAGE = "page"
+"""Name of the process that serves the live page."""
+_LOOK_SECONDS = 0.2
 _SAMPLE_SECONDS = 1.0
 _SUMMARY_SECONDS = 5.0
 _LAST_LINES_SECONDS = 5.0
@@ -74,6 +84,7 @@ class Run:
         environment: variables of every process.
         links: the links to the job's sites, by site.
         cuts: when each of them is cut, counted from the start.
+        page: whether the live page is served as long as the run is under way.
         fork_server: one that runs already, with their `cluster_environment`; None if none does.
     """
 
@@ -87,6 +98,7 @@ class Run:
         environment: Mapping[str, str],
         links: Mapping[str, SiteLinkSpec],
         cuts: Mapping[str, Sequence[Cut]],
+        page: bool,
         fork_server: ForkServerProcess | None,
     ) -> None:
         self._job = job
@@ -96,6 +108,7 @@ class Run:
         self._environment = environment
         self._links = links
         self._cuts = cuts
+        self._page = page
         self._fork_server = fork_server
         self._metrics = MetricsFile(folder.metrics)
         self._earlier = folder.earlier_summary()
@@ -184,6 +197,7 @@ class Run:
                 beside.create_task(self.follower.follow(store)),
                 beside.create_task(self._sample()),
                 beside.create_task(self._follow_changes(cluster, defaults)),
+                *([beside.create_task(self._serve_page(cluster))] if self._page else []),
             ]
             end = await self._reconciled(cluster, defaults)
             for helper in helpers:
@@ -235,6 +249,25 @@ class Run:
             self._job = job
             self._view.changed(job)
             cluster.wake()
+
+    async def _serve_page(self, cluster: LocalCluster) -> None:
+        """Serve the live page by a process of its own, and say its address."""
+        log = self._folder.path / "logs" / f"{_PAGE}-0.log"
+        before = log.stat().st_size if log.exists() else 0  # what it has said in an earlier run
+        command = [
+            sys.executable,
+            "-c",
+            "from rljob_cli.main import main; main()",
+            "ui",
+            str(self._folder.path),
+        ]
+        await cluster.apply(deployment(_PAGE, command))
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            said = log.read_bytes()[before:].decode(errors="replace") if log.exists() else ""
+            if said.startswith("http") and "\n" in said:
+                self._view.note(f"live page: {said.partition(chr(10))[0]}")
+                return
 
     async def _sample(self) -> None:
         """Once a second, measure free space and rates, memory if it is due, and update the view and the summary."""

@@ -99,11 +99,12 @@ async def _start_link(
         arguments.append(f"--bits-per-second={link.bits_per_second}")
     for cut in cuts:
         arguments += ["--cut", str(cut.seconds), str(cut.at), str(cut.every)]
-    await cluster.apply(_deployment(name, [sys.executable, "-m", emulated_link.__name__, *arguments]))
+    await cluster.apply(deployment(name, [sys.executable, "-m", emulated_link.__name__, *arguments]))
     return listen
 
 
-def _deployment(name: str, command: list[str]) -> Manifest:
+def deployment(name: str, command: list[str]) -> Manifest:
+    """A Deployment of one process that a run needs besides those of its job."""
     labels = {"app.kubernetes.io/name": name}
     return {
         "apiVersion": "apps/v1",
@@ -181,7 +182,7 @@ class _EmbeddedServer:
             more=more,
         )
         replace_text(config, text)
-        await self.cluster.apply(_deployment(self.name, command(config)))
+        await self.cluster.apply(deployment(self.name, command(config)))
         return await self._until_listening()
 
     @property

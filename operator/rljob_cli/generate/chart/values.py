@@ -164,7 +164,9 @@ class ChartNodeNotices(ChartPart):
 class ChartSites(ChartPart):
     """Other clusters may join this one, the hub."""
 
-    enabled: bool = Field(description="A load balancer for the leafnodes of sites: port 7422 of the NATS server.")
+    enabled: bool = Field(
+        description="A load balancer for the leafnodes of sites: port 7422 of the NATS server."
+    )
 
 
 class ChartValues(ChartPart):
