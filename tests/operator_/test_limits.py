@@ -43,7 +43,7 @@ def rendered(job: RLJob, defaults: ClusterDefaults) -> int:
 @pytest.mark.parametrize(
     ("size", "pools", "words"),
     [
-        (900_000, 64, "and with 64 pools there would be 130 copies of it, 118.6 MB of at most 16.8 MB"),
+        (900_000, 64, "and with 64 pools there would be 130 copies of it, 118.5 MB of at most 16.8 MB"),
         (1_100_000, 1, "takes 1.1 MB, of at most 1.0 MB"),
     ],
 )

@@ -7,6 +7,7 @@ processes are stopped, the trainer first, so that it saves a checkpoint; no proc
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import sys
 import time
@@ -56,6 +57,7 @@ from rljob_runtime.messaging.nats.store import NatsStore
 
 _PAGE = "page"
 """Name of the process that serves the live page."""
+_ADDRESS = re.compile(r"^(http://\S+)\n", re.MULTILINE)
 _LOOK_SECONDS = 0.2
 _SAMPLE_SECONDS = 1.0
 _SUMMARY_SECONDS = 5.0
@@ -265,8 +267,8 @@ class Run:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             said = log.read_bytes()[before:].decode(errors="replace") if log.exists() else ""
-            if said.startswith("http") and "\n" in said:
-                self._view.note(f"live page: {said.partition(chr(10))[0]}")
+            if (address := _ADDRESS.search(said)) is not None:
+                self._view.note(f"live page: {address[1]}")
                 return
 
     async def _sample(self) -> None:
