@@ -212,7 +212,7 @@ def _patch(
     patch = {
         "apiVersion": "batch/v1" if kind == "Job" else "apps/v1",
         "kind": kind,
-        "metadata": {"name": workload},
+        "metadata": {"name": workload, "namespace": SYSTEM},
         "spec": {
             "template": {
                 "spec": {
