@@ -7,7 +7,9 @@ of them are the last ones in the file. A start that hangs, and an owner that is 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -76,8 +78,15 @@ async def split(vllm_model: Path) -> AsyncIterator[tuple[Engine, list[psutil.Pro
 
 @pytest.fixture(scope="module")
 def plain_server(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server without our extension, as docs/engines.md has one started; where."""
-    with vllm_server(vllm_model, tmp_path_factory.mktemp("server") / "log", ours=False) as url:
+    """A server without our extension, as docs/engines.md has one started; where.
+
+    Its model asks for another distribution than jobs do, as most published ones.
+    """
+    folder = tmp_path_factory.mktemp("server")
+    model = shutil.copytree(vllm_model, folder / "model")
+    declared = {"top_k": 2, "min_p": 0.3, "repetition_penalty": 1.8, "temperature": 0.5}
+    (model / "generation_config.json").write_text(json.dumps(declared))
+    with vllm_server(model, folder / "log", ours=False) as url:
         yield url
 
 

@@ -21,6 +21,14 @@ from rljob_runtime.engines.vllm.names import DRAWN, SEED
 
 #: A server's label while weights are being replaced.
 LOADING = "loading"
+#: What shapes a distribution besides: a server fills in what is not said from the model's generation_config.json.
+_NOTHING_ELSE = {
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
 #: Seconds that a check of a server may take; its first token may take some.
 _CHECK_SECONDS = 10.0
 
@@ -93,6 +101,7 @@ class ServerCapabilities:
             "max_tokens": left,
             "temperature": temperature,
             "top_p": top_p,
+            **_NOTHING_ELSE,
             "logprobs": 0 if ours else 1,
             "stop_token_ids": sorted(stop),
             "ignore_eos": True,
