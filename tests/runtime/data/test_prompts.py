@@ -196,7 +196,9 @@ def test_every_epoch_of_a_file_is_another_permutation(tmp_path: Path, kind: str)
         (None, "there is no file"),
         ("", "is empty"),
         ("\n\n", "no rows"),
-        ("{oops", "cannot be read as jsonl"),
+        ("{oops", "cannot be read as jsonl: line 1: "),
+        ('{"question": "1"}\n\n[1]\n', "line 3: a row is an object"),
+        ('{"question": "1", "answer": NaN}\n', "line 1: NaN is no JSON"),
     ],
 )
 def test_a_file_that_gives_no_items_is_refused(tmp_path: Path, content: str | None, message: str) -> None:
@@ -205,6 +207,35 @@ def test_a_file_that_gives_no_items_is_refused(tmp_path: Path, content: str | No
         file.write_text(content, encoding="utf-8")
     with pytest.raises(SpecError, match=rf"spec\.data\.dataset: .*({message})"):
         source(source="jsonl", dataset=str(file))
+
+
+def test_values_are_exactly_what_the_file_says(tmp_path: Path) -> None:
+    """No row's values depend on those of other rows, and no field appears that a row does not have."""
+    answers = [
+        42,
+        0.5,
+        "007",
+        "1.50",
+        "true",
+        "null",
+        "2024-01-02",
+        None,
+        True,
+        12345678901234567890,
+        ["a", 1],
+        {},
+    ]
+    rows = [{"question": str(number), "answer": answer} for number, answer in enumerate(answers)]
+    rows += [{"question": str(len(rows)), "only here": [{"a": 1}, {"b": None}]}]
+    for text in ("\n".join(map(json.dumps, rows)), json.dumps(rows)):
+        file = tmp_path / "rows.jsonl"
+        file.write_text("\ufeff" + text, encoding="utf-8")
+        found = source(source="jsonl", dataset=str(file), promptTemplate="{{ question }}").items
+        items = sorted(
+            (found.item(number) for number in range(len(rows))), key=lambda row: int(row["question"])
+        )
+        assert [[*map(repr, row.items())] for row in items] == [[*map(repr, row.items())] for row in rows]
+        assert sorted(found.missing("answer")) == [8, 13]
 
 
 def test_an_empty_parquet_file_is_refused(tmp_path: Path) -> None:
