@@ -108,6 +108,9 @@ def test_rows_without_an_answer(tmp_path: Path, function: str) -> None:
     write_rows(tmp_path, [{"question": "1", "answer": None} for _ in range(5)])
     (error,) = refused(file)
     assert error.startswith("spec.data.dataset: no row has an `answer`")
+    write_rows(tmp_path, [{"question": "1"}, *rows])
+    (warning,) = warned(file)
+    assert "1 of 6 rows have no `answer` (row 1 of the file)" in warning
 
 
 def test_prompts_that_the_model_has_no_room_for(tmp_path: Path) -> None:
