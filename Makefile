@@ -62,7 +62,7 @@ demo: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.demo)  ## 
 	elif [ -n "$$newest" ]; then echo "$$newest stays as it is: this run goes to $$folder"; fi; \
 	$(BIN)/rljob run manifests/examples/chain-sum.yaml --output $$folder $(ARGS) && $(BIN)/rljob audit $$folder
 
-test: $(VENV)/.installed  ## the tests of everything but whole jobs and clusters (real nats-server, processes, models; about seven minutes on two cores)
+test: $(VENV)/.installed  ## the tests of everything but whole jobs and clusters (real nats-server, processes, models; about eight minutes on two cores)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not kube" $(ARGS)
 
 smoke: smoke-jobs smoke-cluster smoke-nodes  ## one test for each promise, on whole jobs, an API server, and nodes (as root, after `make kube`)
