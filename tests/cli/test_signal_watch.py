@@ -55,6 +55,13 @@ def test_equal_rewards_in_all_groups_are_said_with_prompts_to_look_at(spec: RLJo
     assert judge([*steps(5, **NOTHING), *steps(1)], spec) == []
 
 
+def test_fresh_answers_that_need_a_correction_are_said_from_the_first_step_on(spec: RLJobSpec) -> None:
+    (warning,) = judge(steps(1, stats=StepStats(importance_mean=0.847)), spec)
+    assert "is 0.847 in the mean: the engine Torch samples otherwise" in warning.message
+    assert judge(steps(1, stats=StepStats(importance_mean=0.847, staleness_max=1)), spec) == []
+    assert judge(steps(1, stats=StepStats(importance_mean=0.97)), spec) == []
+
+
 def test_a_job_of_few_steps_is_judged_by_all_of_them(spec: RLJobSpec) -> None:
     short = spec.model_copy(update={"steps": 1})
     assert [w.reason for w in judge(steps(1, **NOTHING), short)] == ["NoSignal"]

@@ -31,6 +31,7 @@ class Completions:
         lost: breaks every stream off before its first token.
         logprobs, token_ids: whether it sends them.
         tempered: whether its log-probabilities follow the temperature.
+        logprob: of each token: it draws always the likeliest one, whose probability must not be less than almost 1.
         pace: seconds between tokens.
         development: whether it has vLLM's calls of `VLLM_SERVER_DEV_MODE`.
         ours: whether its workers have our extension.
@@ -50,6 +51,7 @@ class Completions:
     logprobs: bool = True
     token_ids: bool = True
     tempered: bool = False
+    logprob: float = -0.001
     pace: float = 0.0
     url: str = ""
     development: bool = True
@@ -114,7 +116,7 @@ class Completions:
         while self.paused:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         context, total = list(body["prompt"]), body["max_tokens"]
-        breaks = self.breaks and total > 2
+        breaks = self.breaks and body["logprobs"] < 20 and total > 2  # no check of the distribution
         if self.lost:
             assert request.transport is not None
             request.transport.abort()
@@ -135,7 +137,9 @@ class Completions:
             if self.token_ids:
                 choice["token_ids"] = [token]
             if self.logprobs:
-                likeliest = -1.0 * (body["temperature"] if self.tempered and body["temperature"] else 1.0)
+                likeliest = self.logprob * (
+                    body["temperature"] if self.tempered and body["temperature"] else 1.0
+                )
                 choice["logprobs"] = {
                     "tokens": ["x"],
                     "token_logprobs": [likeliest],

@@ -1,5 +1,6 @@
-"""Finds out whether a run teaches nothing: equal rewards in each group, answers that are cut, functions that say 0.
+"""Finds out whether a run teaches nothing, or what it should not.
 
+Equal rewards in each group, answers that are cut, functions that say 0, engines that sample otherwise than declared.
 Nothing in such a run fails, and it ends like any other: so `rljob run` warns early, and again at the end.
 """
 
@@ -17,11 +18,14 @@ _SILENT_STEPS = 10
 """Steps, or all of a shorter job, after which a function that gave 0 to all answers is said: some apply seldom."""
 _CUT = 0.5
 """Share of answers that end at `sampling.maxTokens` from which on this is said."""
+_OFF = 0.1
+"""By how much the mean importance weight of fresh data may differ from 1. Engines and trainers that round differently
+(bfloat16, quantised weights) stay within half of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoSignal:
-    """One reason why steps teach little or nothing.
+    """One reason why steps teach little, nothing, or the wrong thing.
 
     Attributes:
         reason: one word, which is said once.
@@ -58,7 +62,7 @@ class SignalWatch:
 
 
 def judge(commits: Sequence[StepMetrics], spec: RLJobSpec) -> list[NoSignal]:
-    """What is wrong with the newest steps; nothing before there are `EARLY_STEPS`, or all of a shorter job.
+    """What is wrong with the newest steps; besides the sampling, nothing before there are `EARLY_STEPS`, or all steps.
 
     Emulated engines draw tokens at random, and emulated backends learn nothing: of their jobs nothing is said.
 
@@ -66,14 +70,13 @@ def judge(commits: Sequence[StepMetrics], spec: RLJobSpec) -> list[NoSignal]:
         commits: lines of committed steps, in order.
         spec: of the job.
     """
-    if len(commits) < min(EARLY_STEPS, spec.steps) or "Emulated" in {
-        spec.rollout.engine.name,
-        spec.trainer.backend,
-    }:
+    if "Emulated" in {spec.rollout.engine.name, spec.trainer.backend}:
         return []
+    found = _sampling(commits, spec)
+    if len(commits) < min(EARLY_STEPS, spec.steps):
+        return found
     newest = commits[-EARLY_STEPS:]
     steps = f"steps {newest[0].version} to {newest[-1].version}"
-    found = []
     if all(line.groups_uniform == 1.0 for line in newest):
         found.append(_solved(commits) or _uniform(newest, steps))
     cut = [
@@ -92,6 +95,24 @@ def judge(commits: Sequence[StepMetrics], spec: RLJobSpec) -> list[NoSignal]:
     if len(commits) >= min(_SILENT_STEPS, spec.steps):
         found += _silent_functions(commits, steps=f"steps 1 to {newest[-1].version}")
     return found
+
+
+def _sampling(commits: Sequence[StepMetrics], spec: RLJobSpec) -> list[NoSignal]:
+    """Whether the first step that trained nothing but answers of its own weights had to correct for something."""
+    fresh = (line for line in commits if line.stats is not None and line.stats.staleness_max == 0)
+    line = next(fresh, None)
+    if line is None or line.stats is None or abs(line.stats.importance_mean - 1) <= _OFF:
+        return []
+    engine = spec.rollout.engine.name
+    return [
+        NoSignal(
+            "SamplingDiffers",
+            f"step {line.version} trained answers of its own weights, so that the importance weight should be 1, and "
+            f"it is {line.stats.importance_mean:.3f} in the mean: the engine {engine} samples otherwise than "
+            "spec.rollout.sampling says, or has other log-probabilities than the trainer; look at the server's own "
+            "top_k, min_p and penalties, and at the dtype and quantization of both",
+        )
+    ]
 
 
 def _solved(commits: Sequence[StepMetrics]) -> NoSignal | None:

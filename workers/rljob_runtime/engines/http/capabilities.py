@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -15,7 +15,13 @@ from rljob_core.errors import ResourceMissing, SpecError
 from rljob_core.ports import Request
 from rljob_runtime.engines.fit import OPTIONS
 from rljob_runtime.engines.http.options import HttpEngineOptions
-from rljob_runtime.engines.http.server import RequestRefused, Server, ServerBroken, ServerUnavailable
+from rljob_runtime.engines.http.server import (
+    Piece,
+    RequestRefused,
+    Server,
+    ServerBroken,
+    ServerUnavailable,
+)
 from rljob_runtime.engines.random_stream import stream
 from rljob_runtime.engines.vllm.names import DRAWN, SEED
 
@@ -31,6 +37,14 @@ _NOTHING_ELSE = {
 }
 #: Seconds that a check of a server may take; its first token may take some.
 _CHECK_SECONDS = 10.0
+#: Tokens that a server draws for a check of its distribution, and the likeliest ones that it lists of each.
+_DRAWN, _LISTED = 128, 20
+#: A log-probability below this is of a token that cannot be drawn: vLLM writes minus infinity as -9999.
+_NEVER = -1000.0
+#: Standard deviations from its expectation that a count may have. One in 10^8 honest servers deviates more.
+_DEVIATIONS = 6.0
+#: A count of less variance than this decides nothing.
+_LEAST_VARIANCE = 4.0
 
 
 class LogprobKind(Enum):
@@ -121,8 +135,8 @@ async def discover_capabilities(server: Server, options: HttpEngineOptions) -> S
     A vLLM server whose weights we replace is resumed, if it was left paused.
 
     Raises:
-        SpecError: it has no such model, does not report or take versions, or completes without token ids or
-            log-probabilities.
+        SpecError: it has no such model, does not report or take versions, completes without token ids or
+            log-probabilities, or does not sample as it is asked to.
         RequestRefused, ServerBroken, ServerUnavailable: it does not answer as a completions server, or not now.
     """
     capabilities = await _with_name(server, options)
@@ -130,7 +144,10 @@ async def discover_capabilities(server: Server, options: HttpEngineOptions) -> S
         # Another engine died while it replaced the weights, so which ones are loaded is not known: the label says so.
         await relabel(server, LOADING)
         await server.ask("POST", "/resume")
-    return await _with_logprob_kind(server, capabilities)
+    capabilities = await _with_logprob_kind(server, capabilities)
+    if capabilities.logprobs_are is not LogprobKind.OURS:
+        await _check_distribution(server, capabilities)
+    return capabilities
 
 
 async def rediscover_capabilities(server: Server, options: HttpEngineOptions) -> ServerCapabilities:
@@ -145,7 +162,7 @@ async def rediscover_capabilities(server: Server, options: HttpEngineOptions) ->
 
 
 async def check_server(options: HttpEngineOptions) -> None:
-    """Check that a server that answers now has what training needs: asks it for one token, and changes nothing.
+    """Check that a server that answers now has what training needs: asks it for some tokens, and changes nothing.
 
     The caller may be elsewhere than the workers, without the key, or early. So a server that does not answer, or not to
     this caller, is not refused: the engine checks again when it starts.
@@ -162,6 +179,7 @@ async def check_server(options: HttpEngineOptions) -> None:
             capabilities = await _with_name(server, options, patient=False)
             if not await _check_versions(server, options):
                 await _probe(server, capabilities, temperature=0.0)
+                await _check_distribution(server, capabilities)
     except (ResourceMissing, RequestRefused, ServerBroken, ServerUnavailable, TimeoutError):
         return
     finally:
@@ -249,10 +267,80 @@ async def _probe(server: Server, capabilities: ServerCapabilities, *, temperatur
         ServerBroken: it was paused, or ended, meanwhile.
     """
     body = capabilities.body([1, 2, 3], seed=0, drawn=0, left=1, temperature=temperature, top_p=1.0, stop=())
+    found = await _completed(server, body)
+    return next((piece.top[0][0] for piece in found if piece.top), None)
+
+
+async def _check_distribution(server: Server, capabilities: ServerCapabilities) -> None:
+    """Check that a server draws tokens from the distribution whose log-probabilities it sends.
+
+    One that adds top_k, min_p or penalties of its own, from the model's generation config for instance, draws from
+    another one, and training would correct for what did not happen.
+
+    Raises:
+        SpecError: it does not.
+        ServerBroken: it was paused, or ended, meanwhile.
+    """
+    left = min(_DRAWN, (capabilities.context or _DRAWN + 3) - 3)
+    body = capabilities.body([1, 2, 3], seed=0, drawn=0, left=left, temperature=1.0, top_p=1.0, stop=())
+    try:
+        found = await _completed(server, body | {"logprobs": _LISTED})
+    except RequestRefused:  # it lists fewer
+        found = await _completed(server, body)
+    pieces = [piece for piece in found if len(piece.top) == len(piece.tokens)]
+    drawn = [logprob for piece in pieces for logprob in piece.logprobs]
+    top = [each for piece in pieces for each in piece.top]
+    if why := draws_otherwise(drawn, top):
+        raise SpecError(
+            f"{OPTIONS}.url",
+            f"the server does not sample as it is asked to (temperature 1, nothing truncated, no penalties): {why}. "
+            "Does it take top_k, min_p or penalties from the model's generation_config.json? Start vLLM's server with "
+            "--generation-config vllm",
+        )
+
+
+def draws_otherwise(drawn: Sequence[float], top: Sequence[Sequence[float]]) -> str:
+    """Why tokens were not drawn from the distributions whose log-probabilities are known; empty if they may have been.
+
+    Whether a token is among the k likeliest has the expectation p, the sum of their probabilities, whatever was drawn
+    before. So over all tokens, the sum of (1 if it is, else 0) - p has the expectation 0 and the variance of the sum of
+    p (1 - p): it is a martingale.
+
+    Args:
+        drawn: log-probability of each token.
+        top: those of the likeliest tokens at its position, the likeliest first.
+    """
+    if not drawn:
+        return ""
+    listed = min(_LISTED, *map(len, top))
+    likeliest = np.array([each[:listed] for each in top], dtype=np.float64)
+    if (likeliest < _NEVER).any():
+        return f"some of the {listed} likeliest tokens cannot be drawn"
+    for k in range(1, listed + 1):
+        least = likeliest[:, k - 1] - 1e-6
+        among = np.asarray(drawn) >= least
+        expected = np.where(likeliest >= least[:, None], np.exp(likeliest), 0.0).sum(axis=1).clip(max=1.0)
+        variance = (expected * (1 - expected)).sum()
+        off = among.sum() - expected.sum()
+        if variance >= _LEAST_VARIANCE and abs(off) > _DEVIATIONS * variance**0.5:
+            which = "the likeliest one" if k == 1 else f"among the {k} likeliest ones"
+            return (
+                f"{among.sum()} of {len(drawn)} tokens were {which}, where {expected.sum():.0f} are expected"
+            )
+    return ""
+
+
+async def _completed(server: Server, body: dict[str, Any]) -> list[Piece]:
+    """A completion.
+
+    Raises:
+        SpecError: it has no log-probabilities, no token ids, or no token at all.
+        ServerBroken: the server was paused, or ended, meanwhile.
+    """
     async with server.completion(body) as pieces:
         found = [piece async for piece in pieces]
     if any(piece.finish == "abort" for piece in found):
         raise ServerBroken(f"{server.url} broke a completion off")
     if not any(piece.tokens for piece in found):
         raise SpecError(f"{OPTIONS}.url", "the server completes a prompt with no token at all")
-    return next((piece.likeliest for piece in found if piece.tokens), None)
+    return found

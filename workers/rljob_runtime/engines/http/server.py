@@ -52,13 +52,14 @@ class Piece:
         tokens: ids of the tokens that it brings.
         logprobs: theirs.
         finish: why the stream ends, or "".
-        likeliest: log-probability of the likeliest token at the first one's position, if the server sends it.
+        top: log-probabilities of the likeliest tokens at each one's position, the likeliest first; empty if the server
+            sends none.
     """
 
     tokens: Sequence[int]
     logprobs: Sequence[float]
     finish: str
-    likeliest: float | None
+    top: Sequence[Sequence[float]]
 
 
 class CompletionStream:
@@ -254,8 +255,8 @@ def _piece(choice: Mapping[str, Any]) -> Piece:
             f"the server sends no {lacking} with its completions, and training needs them: use one that does, as "
             "vLLM's",
         )
-    likeliest = listed.get("top_logprobs") or [None]
-    return Piece(tokens, logprobs, finish, max(likeliest[0].values()) if likeliest[0] else None)
+    top = [sorted(each.values(), reverse=True) for each in listed.get("top_logprobs") or () if each]
+    return Piece(tokens, logprobs, finish, top)
 
 
 def _token_id(text: str) -> int | None:
