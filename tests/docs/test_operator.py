@@ -132,7 +132,6 @@ _NOT_TOLD = {
     "networking.egress.namespace",
     "suspend",
     "rollout.pools.name",
-    "rollout.pools.hosts",
 } | {f"rollout.environment.{field}" for field in ("name", "options", "maxTurns")}
 
 

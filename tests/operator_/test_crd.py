@@ -564,7 +564,6 @@ def test_what_is_immutable() -> None:
         ),
         *(f"spec.evaluation.data.{field}" for field in ("source", "dataset", "options", "seed")),
         "spec.reward.functions",
-        "spec.algorithm.name",
         *(
             f"spec.rollout.environment{field}"
             for field in (

@@ -47,6 +47,11 @@ from rljob_operator.reconcile.work_queue import WorkQueue
 from rljob_operator.telemetry import OperatorMetrics
 
 log = logging.getLogger(__name__)
+_until_the_server_answers = retry(
+    retry=retry_if_exception_type(ApiError),
+    wait=wait_exponential(0.2, max=10.0),
+    before_sleep=before_sleep_log(log, logging.WARNING),
+)
 
 _RESYNC_SECONDS = 300.0
 _UNSETTLED_SECONDS = 30.0  # watches report changes; this is for what no watch reports
@@ -168,19 +173,11 @@ class Controller:
             group.create_task(self._heartbeat())
             group.create_task(self._give_room())
 
-    @retry(
-        retry=retry_if_exception_type(ApiError),
-        wait=wait_exponential(0.2, max=10.0),
-        before_sleep=before_sleep_log(log, logging.WARNING),
-    )
+    @_until_the_server_answers
     async def _read_children(self) -> None:
         await self._watches.read()
 
-    @retry(
-        retry=retry_if_exception_type(ApiError),
-        wait=wait_exponential(0.2, max=10.0),
-        before_sleep=before_sleep_log(log, logging.WARNING),
-    )
+    @_until_the_server_answers
     async def _read_sites(self) -> None:
         await self._sites.read()
 

@@ -125,8 +125,6 @@ class PoolSpec(ApiModel):
     """Number of engines; 1 if neither this nor scaling is given."""
     scaling: ScalingSpec | None = None
     """Instead of replicas: who sets the number of engines, and within which bounds."""
-    hosts: Annotated[int, Field(ge=1, le=1)] = 1
-    """Pods that one engine spans. Only 1 is accepted until an engine can span several pods."""
     engine: PoolEngineSpec = PoolEngineSpec()
     """What differs from spec.rollout.engine in this pool."""
     cost_per_hour: Price | None = None

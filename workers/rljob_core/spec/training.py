@@ -59,8 +59,6 @@ class ModelSpec(ApiModel):
 class AlgorithmSpec(ApiModel):
     """The objective and the optimizer."""
 
-    name: Annotated[Literal["GRPO"], Immutable("the objective is the job's own")] = "GRPO"
-    """Advantages are group-relative."""
     loss: Identifier = "GRPO"
     """Loss of a token: GRPO, DrGRPO, DAPO, GSPO, CISPO (docs/losses.md says which to use when), or one that
     a distribution in the trainer's image offers."""
