@@ -27,7 +27,7 @@ def right_answers(model_folder: Path, manifest: Path, *, prompts: int) -> float:
 
 @torch.inference_mode()
 def score(model: Any, tokenizer: Any, spec: RLJobSpec, *, prompts: int) -> float:
-    """The same of a model in memory; its tokenizer pads on the left."""
+    """Mean held-out reward of a model in memory; its tokenizer pads on the left."""
     torch.manual_seed(SEED)
     source = PromptSource(
         spec.data.model_copy(update={"seed": SEED}), model_uri=spec.model.uri.removeprefix("file://")

@@ -60,6 +60,6 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
 
 
 def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same for all worker processes of pytest-xdist."""
+    """A temporary folder that all worker processes of pytest-xdist share."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base

@@ -7,4 +7,4 @@ from pydantic import Field
 OMITTED_IF_EMPTY = Field(exclude_if=lambda value: not value)
 """Annotates a field whose default is empty: "", 0, False or ()."""
 OMITTED_IF_NONE = Field(exclude_if=lambda value: value is None)
-"""The same of a field of which also 0 and "" say something; its default is None."""
+"""Annotates a field whose default is None, and whose 0 and "" say something."""

@@ -48,7 +48,7 @@ class RemoteUri:
         return f"{self.scheme}://{kind}{self.place}" + (f"/{self.path}" if self.path else "")
 
     def pinned(self, revision: str) -> RemoteUri:
-        """The same place at another revision."""
+        """This URI with another revision."""
         return replace(self, revision=revision)
 
 

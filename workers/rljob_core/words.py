@@ -57,7 +57,7 @@ def end_in_words(code: int, said: str) -> str:
 
 
 def end_with_last_words(code: int, said: str) -> str:
-    """The same, with the last words also of a process that SIGKILL ended, which may have had it sent by itself."""
+    """How a process ended, with its last words even if SIGKILL ended it, since it may have sent that signal itself."""
     last = last_words(said) if code == KILLED else ""
     return end_in_words(code, said) + (f"; it printed last: {last}" if last else "")
 

@@ -56,7 +56,7 @@ async def read_folder(folder: RunFolder) -> Evidence:
 
 
 async def read_folder_served(folder: RunFolder, url: str) -> Evidence:
-    """The same of a folder whose streams, or a copy of them, a server at `url` has."""
+    """The evidence of a run whose streams, or a copy of them, the server at `url` serves."""
     return await _read_served(folder, _identity(folder), url)
 
 

@@ -149,7 +149,7 @@ class RunFolder:
         return storage.beside(self.checkpoints_uri(identity), storage.TRAINER_LOG, str(self.trainer))
 
     def samples_uri(self, identity: Identity) -> str:
-        """The same of samples."""
+        """Where the samples of a run are: in the folder, or beside checkpoints in an object store."""
         return storage.beside(self.checkpoints_uri(identity), storage.SAMPLES, str(self.samples))
 
     def checkpoints_uri(self, identity: Identity) -> str:

@@ -49,7 +49,7 @@ def access(job: ResolvedJob, holder: Holder) -> Access:
 
 
 def site_access(pool: str, keys: JobKeys) -> Access:
-    """The same of the engines of a pool at a site, whose operator makes the Secret and the tokens of each pool."""
+    """What engines of a pool at a site need to be clients; the site's operator makes them for each pool."""
     return _access(_secret_name(pool, keys, Holder.ROLLOUT), names.tokens(pool), Holder.ROLLOUT)
 
 

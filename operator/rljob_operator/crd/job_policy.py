@@ -204,7 +204,7 @@ def _named(kind: MentionKind, node: Node, value: str, path: _Path, depth: int) -
 
 
 def _inside(kind: MentionKind, node: Node, value: str, path: _Path, depth: int) -> str | None:
-    """The same, of a value that has the node's type."""
+    """CEL text that lists the mentions in a value that has the node's type; None if there can be none."""
     match node:
         case Named(separator="") if node.kind is kind:
             return f"{path.followed_by(' ')} + {value}"

@@ -29,11 +29,11 @@ from rljob_operator.decisions.observe import Gang, Observed
 from rljob_operator.decisions.pods import Pod
 
 FIRST_TRIAL = 10
-"""For how many times the time that pods have to find a node a gang that has become smaller trains before a trial."""
+"""Shortest interval between attempts to grow a smaller gang again, in times that pods have to find a node."""
 LAST_TRIAL = 60
-"""The same at most, after trials in vain."""
+"""Longest interval between attempts to grow the gang again, after attempts in vain, in the same unit."""
 STARTS = 3
-"""The same at least, in times that the gang with all its nodes took until it was Ready: a fourth goes into starting."""
+"""Shortest interval, in times that the whole gang took until it was Ready, as a fourth goes into starting."""
 
 REDUCED: Final = "TrainerReduced"
 """The condition that the gang has fewer nodes than `numNodes`; its transition time is when that began."""

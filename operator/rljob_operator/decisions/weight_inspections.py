@@ -21,7 +21,7 @@ _SHOWN = 3
 _AGAIN_SECONDS = 60.0
 """After which a job that is joined is looked at again: somebody may have deleted a consumer."""
 _INSPECTED_SECONDS = 5.0
-"""The same after a question about the site's copy: a version that is being written may end."""
+"""After which a site's copy that was inspected is inspected again, as versions may be written."""
 
 
 def inspection(

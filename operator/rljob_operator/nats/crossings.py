@@ -111,7 +111,7 @@ RESET_EXPORT: Claims = {
     "type": "service",
     "response_type": "Singleton",
 }
-"""The same, of an account that does not export all of JetStream's requests."""
+"""Export of the reset requests alone, to borders, from an account that does not export all JetStream requests."""
 
 
 def stream_import(subject: str, account: str) -> Claims:

@@ -148,7 +148,7 @@ REPORTS = "rljob.reports"
 """First tokens of the subject on which the operator receives what the jobs' accounts send to it, each under its own
 name: `rljob.reports.<account>.<suffix>`."""
 REPORT = "report"
-"""The same within a job's account."""
+"""First token of that subject inside the job's account."""
 
 #: The operator as a user of the system account: it creates and deletes accounts, removes all streams of an account that
 #: it is about to delete, receives the jobs' metrics, and asks how many servers there are and how much

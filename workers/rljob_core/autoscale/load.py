@@ -59,7 +59,7 @@ class TrainingLoad:
 
     @property
     def settled(self) -> TrainingLoad:
-        """The same, of the newest steps with as many engines as there are now."""
+        """This load, of only the newest steps that had as many engines as there are now."""
         newest = takewhile(lambda step: step.engines == self.recent[-1].engines, reversed(self.recent))
         return replace(self, recent=tuple(newest)[::-1])
 

@@ -164,7 +164,7 @@ class SamplesLost:
 
     @property
     def sentence(self) -> str:
-        """The same as a sentence."""
+        """The event as a sentence for people."""
         why = self.message[:300]  # each line of the metrics repeats it
         return f"{self.worker} cannot store samples ({self.lost} are lost), training continues: {why}"
 

@@ -16,7 +16,7 @@ there last."""
 AWAITED = "WeightsAwaited"
 """First word of `EngineSignal.stuck` of an engine whose site does not have the announced weights yet."""
 REJECTED = "WeightsRejected"
-"""The same of an engine whose newest weights do not match their manifest."""
+"""First word of `EngineSignal.stuck` of an engine whose newest weights do not match their manifest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from rljob_core.staleness import Buffer, EntryState
 STARVED = 0.8
 """Share of a step's time that passes until the trainer has all of its groups, from which engines are the bottleneck."""
 _FED = 0.4
-"""The same of a trainer that is well fed. Half of what it waits beyond is added to the window."""
+"""Waiting share below which the trainer counts as busy. Half of what it waits beyond is added to the window."""
 _MEMORY_STEPS = 4
 
 

@@ -56,7 +56,7 @@ class Allowance:
         return size <= self.free - earlier - (self.answers if step > self.current else 0.0)
 
     def admits_answer(self, size: float) -> bool:
-        """The same of a held-out answer: the current step goes first, later ones wait for it."""
+        """Whether a held-out answer fits; the current step goes first, and later steps wait for the answer."""
         return size <= self.free - self.waiting.get(self.current, 0.0)
 
     def spend(self, step: int, size: float) -> None:
@@ -136,7 +136,7 @@ def sibling_bytes(context: PlannerContext, group: str) -> float:
 
 
 def answer_bytes(context: PlannerContext, trajectory: str) -> float:
-    """The same of a held-out answer."""
+    """Largest size of a held-out answer in bytes; infinite while its prompt is not measured."""
     return _largest(context, context.room.held_out.get(prompt_of(trajectory)))
 
 

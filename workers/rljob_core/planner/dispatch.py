@@ -57,7 +57,7 @@ class Outbox:
         return self.allowance.admits(buffer.step, backpressure.sibling_bytes(context, group_of(sibling.id)))
 
     def admits_answer(self, context: PlannerContext, trajectory: str) -> bool:
-        """The same of a held-out answer."""
+        """Whether the trajectory stream has room for what a held-out answer may become."""
         return self.allowance.admits_answer(backpressure.answer_bytes(context, trajectory))
 
     def send_answer(

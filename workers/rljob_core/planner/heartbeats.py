@@ -15,7 +15,8 @@ from rljob_core.site_actions import SiteHeartbeat
 RESEND_HEARTBEATS = 5
 """Own heartbeats for which an engine may hold less, or older weights, than it was sent before that is sent again."""
 BACKLOG_HEARTBEATS = 60
-"""The same at a site whose outbox is not empty: what is stored there is not held any more, and has not arrived."""
+"""Own heartbeats before work is sent again to an engine at a site whose outbox is not empty: what is stored there is
+no longer held by the engine, and has not arrived yet."""
 ANNOUNCE_HEARTBEATS = 30
 """Own heartbeats after which the newest version is announced again, for engines that have not signalled yet."""
 REJECTED_HEARTBEATS = 120

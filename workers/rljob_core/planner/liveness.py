@@ -18,7 +18,8 @@ LEASE_HEARTBEATS = 10
 TOGETHER_HEARTBEATS = 2
 """Own heartbeats within which engines fall silent that have ended together, as their machine did."""
 REPLACED_HEARTBEATS = 1
-"""The same for an engine that never signalled to this coordinator while another instance of its pod does."""
+"""Own heartbeats after which an engine is declared lost that never signalled to this coordinator, while another
+instance of its pod does."""
 
 
 @dataclass(slots=True)

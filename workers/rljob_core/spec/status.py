@@ -33,7 +33,7 @@ class PoolStatus(ApiModel):
     """Counts of one pool."""
 
     name: str
-    """The pool."""
+    """Name of the pool."""
     replicas: int = 0
     """Engines wanted."""
     ready_replicas: int = 0
@@ -41,39 +41,39 @@ class PoolStatus(ApiModel):
 
 
 class AutoscaledPoolStatus(ApiModel):
-    """What is known of one pool."""
+    """A pool with scaling bounds."""
 
     name: str
-    """The pool."""
+    """Name of the pool."""
     policy: Literal["External", "Internal"] = "Internal"
-    """Its scaling policy."""
+    """Scaling policy of the pool."""
     replicas: int = 0
     """Engines that the operator has decided on. With policy External, the pool's autoscaler may set them."""
     tokens_per_second: float | None = None
-    """That one of its engines generates with all slots taken, as last measured."""
+    """Tokens per second that one engine of the pool generates with all slots taken, as last measured."""
     unavailable_until: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
-    """Until when it is not tried again, because its engines have not started."""
+    """Time until which no engines are added to the pool, because its engines did not start."""
 
 
 class AutoscalingStatus(ApiModel):
-    """What the operator knows of demand and engines, and decided by it."""
+    """Demand for tokens, supply by engines, and what the operator decided about the number of engines."""
 
     demand: float = 0.0
-    """Tokens per second to be generated for a trainer that never waits."""
+    """Tokens per second that have to be generated so that the trainer never waits."""
     required: float = 0.0
-    """Tokens per second that engines are to make."""
+    """Tokens per second that the engines should generate."""
     supply: float = 0.0
-    """Tokens per second that the engines decided on would make."""
+    """Tokens per second that the engines decided on would generate."""
     efficiency: float = 1.0
-    """What engines make, of what they would make with all slots taken."""
+    """Share of their full speed (all slots taken) at which engines generate."""
     last_change: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
-    """When engines were last added or taken away."""
+    """Time at which engines were last added or removed."""
     last_change_step: int = 0
-    """Committed steps then."""
+    """Committed steps at the last scaling."""
     saving_since: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
-    """Since when fewer or cheaper engines would have sufficed; they go if that lasts."""
+    """Time since which fewer or cheaper engines would have sufficed; engines are removed if that lasts."""
     message: str = ""
-    """Why they were."""
+    """Why engines were last added or removed."""
     pools: Annotated[list[AutoscaledPoolStatus], Field(json_schema_extra={"listMapKey": "name"})] = Field(
         default=[]
     )
@@ -81,35 +81,35 @@ class AutoscalingStatus(ApiModel):
 
 
 class CostStatus(ApiModel):
-    """What engines cost, by costPerHour of their pools."""
+    """Cost of the engines, by costPerHour of their pools."""
 
     per_hour: float = 0.0
-    """Of the engines that run now."""
+    """Hourly cost of the running engines."""
     spent: float = 0.0
-    """Since the job began."""
+    """Cost of all engines since the job began."""
     trained_tokens: float = 0.0
-    """Tokens of responses trained meanwhile."""
+    """Tokens of responses that were trained for that cost."""
     per_thousand_tokens: float | None = None
-    """Spent for 1,000 trained tokens."""
+    """Cost of 1,000 trained tokens."""
     as_of: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
-    """Until when this was counted."""
+    """Time until which cost and tokens were counted."""
     step: int = 0
     """Steps whose tokens were counted."""
 
 
 class PipelineStatus(ApiModel):
-    """What the running coordinator does of spec.pipeline."""
+    """The spec.pipeline that the running coordinator applies."""
 
     mode: str
-    """Mode of the buffers that open now."""
+    """Mode of the staleness buffers that open now."""
     max_staleness: int
-    """Their bound."""
+    """Staleness bound of the buffers that open now, in versions."""
     inflight: str
-    """What it counts on engines to do with running trajectories when new weights come."""
+    """What engines do with running trajectories when new weights arrive."""
     from_step: int
-    """Step whose buffer was the first under them: from there on, no older bound is left."""
+    """First step whose buffer opened with these values; from this step on they hold for all buffers."""
     message: str = ""
-    """Why it is not what spec.pipeline says; empty if it is, or soon will be."""
+    """Why these are not the values of spec.pipeline; empty if they are, or soon will be."""
 
 
 class DownloadStatus(ApiModel):
@@ -118,13 +118,14 @@ class DownloadStatus(ApiModel):
     name: str
     """model, data or evaluation."""
     uri: str
-    """As the job names it."""
+    """URI of the model or data set, as the job names it."""
     revision: str
-    """Which all pods use from the job's start to its end: a commit on a hub, a digest of the objects in a store."""
+    """Revision that all pods use from the job's start to its end: a commit on a hub, or a digest of the objects in
+    a store."""
 
 
 class RLJobStatus(ApiModel):
-    """What is."""
+    """Observed state of the job, written by the operator."""
 
     observed_generation: int = 0
     """Generation that this status was computed for."""
@@ -132,14 +133,14 @@ class RLJobStatus(ApiModel):
     """Ready, Suspended, Succeeded, Failed, TrainerStarved, RolloutStarved, TrainerReduced, GangScheduled,
     ScalingLimited, SitesHeldBack, ModelReady, Reconciling, Stalled."""
     state: str | None = None
-    """In a few words: Ready, Starved: trainer (or engines), Suspended, Succeeded, Failed, Stalled or Waiting with the
-    reason of that condition."""
+    """State of the job in a few words: Ready, Starved: trainer (or engines), Suspended, Succeeded, Failed, Stalled or
+    Waiting with the reason of that condition."""
     step: int = 0
-    """Committed steps."""
+    """Number of committed steps."""
     progress: str | None = None
     """Committed steps, of those in all: `18/60`."""
     policy_version: int = 0
-    """Newest committed version."""
+    """Newest committed version of the weights."""
     trainer_attempt: int = 0
     """Current attempt of the trainer gang."""
     trainer_nodes: int = 0
@@ -151,15 +152,15 @@ class RLJobStatus(ApiModel):
     writer_epoch: int = 0
     """Writer epoch of the coordinator: one more each time that a coordinator takes over."""
     reward_mean: float | None = None
-    """Mean reward of the last step."""
+    """Mean reward of the newest committed step."""
     staleness_max: int | None = None
-    """Largest staleness consumed."""
+    """Largest staleness of a trajectory in the newest step, in versions."""
     staleness_mean: float | None = None
-    """Mean staleness consumed."""
+    """Mean staleness of the trajectories in the newest step, in versions."""
     pipeline: PipelineStatus | None = None
-    """The pipeline in force, as of the last step."""
+    """Pipeline settings in force, as of the newest step."""
     tokens_per_second: float | None = None
-    """Generated tokens per second."""
+    """Tokens per second that all engines generate."""
     rollout: str | None = None
     """Engines that serve an admissible version, of those wanted, over all pools: `2/3`."""
     environment: str | None = None
@@ -169,22 +170,22 @@ class RLJobStatus(ApiModel):
     downloads: Annotated[list[DownloadStatus], Field(json_schema_extra={"listMapKey": "name"})] = Field(
         default=[]
     )
-    """What is downloaded, once its revision is known."""
+    """Downloads of the job, each once its revision is known."""
     autoscaling: AutoscalingStatus | None = None
     """Decisions about pools of scaling policy Internal."""
     cost: CostStatus | None = None
-    """What engines cost, if a pool has costPerHour."""
+    """Cost of the engines, if a pool has costPerHour."""
 
 
 class RolloutPoolStatus(ApiModel):
-    """What is."""
+    """Observed state of the pool, written by the operator."""
 
     observed_generation: int = 0
     """Generation that this status was computed for."""
     conditions: Conditions = Field(default=[])
     """Ready; ScalingLimited, where the job's bounds are not what somebody scaled the pool to."""
     replicas: int = 0
-    """Pods that exist."""
+    """Number of pods that exist."""
     ready_replicas: int = 0
     """Engines that serve an admissible version."""
     selector: str | None = None

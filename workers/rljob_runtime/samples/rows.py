@@ -81,7 +81,7 @@ class ScoredAnswer:
         return 2048 + 32 * sum(len(segment.tokens) for segment in self.trajectory.segments)
 
     def detached(self) -> ScoredAnswer:
-        """The same with arrays of its own: those of a received trajectory are parts of the whole message."""
+        """A copy with arrays of its own: those of a received trajectory are parts of the whole message."""
         segments = tuple(
             dataclasses.replace(segment, **{name: getattr(segment, name).copy() for name in _ARRAYS})
             for segment in self.trajectory.segments

@@ -33,7 +33,7 @@ def finite(value: Any) -> float | None:
 
 
 def without_non_finite(value: Any) -> Any:
-    """The same with None in the place of NaN and infinities, for which JSON has no sign."""
+    """A copy of a value with None in place of NaN and infinities, which JSON cannot express."""
     if isinstance(value, dict):
         return {key: without_non_finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

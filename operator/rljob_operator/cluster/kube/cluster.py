@@ -79,7 +79,7 @@ class KubeCluster:
         self._take(await self._applied(manifest))
 
     async def check(self, manifest: Manifest) -> None:
-        """The same as a dry run."""
+        """Ask the API server whether it would take a manifest (a dry run); nothing is written."""
         if manifest["kind"] == "Secret":
             await self._create_secret(manifest, dry_run=True)
         elif Ref.of(manifest).kind in QUALIFIED_GANG_KINDS:

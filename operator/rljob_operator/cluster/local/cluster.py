@@ -169,7 +169,7 @@ class LocalCluster:
         self._step()
 
     async def force_delete(self, ref: Ref, uid: str | None = None) -> None:
-        """The same as `delete`: the node of a local process cannot be lost."""
+        """Delete an object. Nothing is to be forced, since the node of a local process cannot be lost."""
         await self.delete(ref, uid)
 
     async def annotate(self, ref: Ref, annotations: Mapping[str, str], uid: str | None = None) -> None:

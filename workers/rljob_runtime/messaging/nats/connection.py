@@ -222,7 +222,7 @@ class Connection:
     async def find(
         self, subject: str, body: Mapping[str, Any], *, absent: int, repeated: bool = False
     ) -> dict[str, Any] | None:
-        """The same as `call`; None if the server's error code is `absent`."""
+        """Call the JetStream API as `call` does; None if the server's error code is `absent`."""
         try:
             return await self.call(subject, body, repeated=repeated)
         except JetStreamError as error:

@@ -103,7 +103,7 @@ class Publisher:
     async def _put_by_sequence(
         self, channel: Channel, subject: str, data: bytes, head: Mapping[str, str]
     ) -> int:
-        """The same, with the sequence of the newest message as the condition, if that message has the expected id.
+        """Put a message if the newest one has the expected id, with that one's sequence as the server's condition.
 
         Only a restart can cut the stream between the two requests. That of a server that is alone ends the connection,
         and on one connection the sequence is enough. In a cluster, two servers would have to come back with older files

@@ -95,7 +95,7 @@ class CoordinatorInputs:
         await self._inbox.put((observation, None))
 
     def put_nowait(self, observation: Observation) -> None:
-        """The same, from what is no coroutine; the inbox has no limit."""
+        """Synchronous `put`. It never blocks, as the inbox has no limit."""
         self._inbox.put_nowait((observation, None))
 
     async def next_batch(self) -> list[tuple[Observation, Delivery | None]]:

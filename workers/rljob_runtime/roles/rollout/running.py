@@ -18,7 +18,7 @@ def request_id(trajectory: str, attempt: int) -> str:
 
 
 def request_of(work: Generate) -> str:
-    """The same of an assignment."""
+    """The name of a `Generate` message's assignment within its engine."""
     return request_id(work.trajectory, work.attempt)
 
 

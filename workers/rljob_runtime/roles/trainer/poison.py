@@ -72,7 +72,7 @@ def checked(stats: StepStats) -> StepStats:
 
 
 def finite_tensors(tensors: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
-    """The same tensors, each checked as it is taken.
+    """Pass tensors on, each checked for finite values as it is taken.
 
     Raises:
         NotFinite: on iteration, at the first tensor that holds a NaN or an infinity.
@@ -102,7 +102,7 @@ def _is_finite(tensor: Any) -> bool:
 
 
 def _shown(statistic: float) -> float:
-    """The same statistic; 0 for NaN, the largest number for an infinity."""
+    """A statistic that JSON can express: 0 for NaN, the largest number for an infinity."""
     return float(np.nan_to_num(statistic))
 
 

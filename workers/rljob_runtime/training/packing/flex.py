@@ -50,8 +50,8 @@ def flex(
 
 
 def _in_blocks(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale: float) -> Any:
-    """The same for queries, keys and values [1, heads, blocks, BLOCK, d], by whose shape the compiler knows that no
-    block is cut short."""
+    """Compute the attention of queries, keys and values [1, heads, blocks, BLOCK, d]: by their shape the compiler knows
+    that no block is cut short."""
     query, key, value = (t.flatten(2, 3) for t in (query, key, value))
     return flex_attention(query, key, value, block_mask=mask, scale=scale, enable_gqa=True)
 
