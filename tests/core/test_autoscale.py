@@ -66,6 +66,13 @@ def test_engines_suffice_for_the_trainer_at_the_least_cost() -> None:
     assert not scaling.limit
 
 
+def test_what_engines_generate_costs_its_way_over_a_link_too() -> None:
+    far = replace(FAST, token_price=1e-6)  # 1.08 an hour for 300 tokens a second
+    _, scaling = decide(ScalerState(), ScalingGoal(), [CHEAP, far], load(), now=0.0)
+    assert scaling.replicas == {"cheap": 8, "fast": 1}
+    assert scaling.cost == pytest.approx(11.58)
+
+
 def test_a_trainer_that_may_wait_gets_fewer() -> None:
     _, scaling = decide(ScalerState(), ScalingGoal(waiting=0.5), [CHEAP, FAST], load(), now=0.0)
     assert scaling.required == pytest.approx(1080 * 0.5 / 0.97)

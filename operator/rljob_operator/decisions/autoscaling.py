@@ -19,7 +19,9 @@ from typing import Final
 
 from rljob_core import autoscale
 from rljob_core.autoscale import USUAL_START_SECONDS, ScaledPool, ScalerState, Scaling, ScalingGoal
-from rljob_core.spec import AutoscaledPoolStatus, AutoscalingStatus, PoolSpec
+from rljob_core.site_costs import LinkCosts
+from rljob_core.spec import AutoscaledPoolStatus, AutoscalingStatus, PoolSpec, SiteLinkSpec
+from rljob_core.streams_budget import RESPONSE_TOKEN_BYTES
 from rljob_operator.children.desired import engines
 from rljob_operator.decisions.observe import Observed
 
@@ -42,12 +44,13 @@ class Autoscaled:
     limited: tuple[bool, str, str] | None = None
 
 
-def autoscaled(observed: Observed, *, due: bool) -> Autoscaled:
+def autoscaled(observed: Observed, *, due: bool, links: Mapping[str, SiteLinkSpec]) -> Autoscaled:
     """Decide about a job's pools.
 
     Args:
         observed: what is known of the job.
         due: whether to look at metrics again; else the sizes stay, within the bounds.
+        links: those of sites: what engines there generate costs what its way to the hub costs, too.
     """
     scaled = [pool for pool in observed.job.spec.rollout.pools if pool.scaling is not None]
     internal = [pool for pool in scaled if pool.scaled_internally]
@@ -61,7 +64,10 @@ def autoscaled(observed: Observed, *, due: bool) -> Autoscaled:
         kept = {pool.name: pool.within_bounds(decided[pool.name]) for pool in internal}
         return Autoscaled(kept, before, None if internal else not_ours)
     free = internal or [pool for pool in scaled if not pool.scaled_at_site]
-    pools = [_pool(observed, pool, decided, free=pool in free) for pool in observed.job.spec.rollout.pools]
+    pools = [
+        _pool(observed, pool, decided, free=pool in free, costs=LinkCosts.of(links.get(pool.site or "")))
+        for pool in observed.job.spec.rollout.pools
+    ]
     load = None if observed.metrics is None else observed.metrics.load
     state, scaling = autoscale.decide(_state(before), _goal(observed), pools, load, observed.now.timestamp())
     status = _status(state, scaling, scaled, before)
@@ -81,8 +87,10 @@ def _decided(before: AutoscalingStatus | None, scaled: Sequence[PoolSpec]) -> di
     return {pool.name: pool.replicas for pool in before.pools if policies.get(pool.name) == pool.policy}
 
 
-def _pool(observed: Observed, pool: PoolSpec, decided: Mapping[str, int], *, free: bool) -> ScaledPool:
-    """A pool as it is; its number of engines is to be decided if it is `free`."""
+def _pool(
+    observed: Observed, pool: PoolSpec, decided: Mapping[str, int], *, free: bool, costs: LinkCosts
+) -> ScaledPool:
+    """A pool as it is, behind a link of these costs; its number of engines is to be decided if it is `free`."""
     existing, at_site = observed.pools.get(pool.name), observed.site_pools.get(pool.name)
     unheard = at_site is not None and at_site.is_unheard
     wanted = decided.get(pool.name) if free else None
@@ -107,6 +115,7 @@ def _pool(observed: Observed, pool: PoolSpec, decided: Mapping[str, int], *, fre
         start_seconds=min(started, default=USUAL_START_SECONDS),
         late_seconds=_late_seconds(observed, pool.name),
         unscheduled_seconds=max(((observed.now - since).total_seconds() for since in waiting), default=0.0),
+        token_price=costs.price * RESPONSE_TOKEN_BYTES,
         unheard=unheard,
     )
 

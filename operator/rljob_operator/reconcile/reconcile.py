@@ -130,12 +130,13 @@ class Reconciler:
         due = self._metrics_written is None or (now - self._metrics_written).total_seconds() >= RESYNC_SECONDS
         observed = await self._observe(job, now=now)
         tokens = token_times(job.metadata.uid or "", lifetime=self._defaults.token_seconds, now=now)
-        scaling = autoscaled(observed, due=due)
+        defaults = with_sites(self._defaults, self._sites)
+        scaling = autoscaled(observed, due=due, links=defaults.links)
         wanted = observed.kept
         try:
             if self._defaults.per_job:
                 check_name(observed)
-            defaults = replace(with_sites(self._defaults, self._sites), admission=observed.admission)
+            defaults = replace(defaults, admission=observed.admission)
             resolved = resolve_job(job, with_revisions(defaults, observed))
             attempt = trainer_attempts.decide(
                 observed, resolved, wanted_hash=self._desired.trainer_hash(resolved), backoff=self._backoff

@@ -142,7 +142,8 @@ def _offers(pools: Sequence[ScaledPool], state: ScalerState, goal: ScalingGoal) 
         least = pool.least
         if speed <= 0:  # one engine shows how fast it is
             least = most = min(max(pool.within(pool.wanted or 0), 1), most)
-        offers.append(PoolOffer(pool.name, pool.price, speed, least, most))
+        price = pool.price + pool.token_price * speed * _SECONDS_OF_HOUR
+        offers.append(PoolOffer(pool.name, price, speed, least, most))
     return _affordable(offers, pools, goal.budget)
 
 

@@ -44,6 +44,7 @@ class ScaledPool:
         start_seconds: that an engine takes until it serves.
         late_seconds: for how long not all engines that are wanted have been ready; 0 if all are.
         unscheduled_seconds: for how long an engine has found no node; 0 if all have one.
+        token_price: of one token that it generates, beyond the engine's: a site's link may have one.
         unheard: whether nobody knows what its engines do, as those of a site that is away: they are left as they are,
             and counted on for nothing.
     """
@@ -58,6 +59,7 @@ class ScaledPool:
     start_seconds: float = USUAL_START_SECONDS
     late_seconds: float = 0.0
     unscheduled_seconds: float = 0.0
+    token_price: float = 0.0
     unheard: bool = False
 
     @property
