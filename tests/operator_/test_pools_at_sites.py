@@ -11,6 +11,7 @@ from dictionary_server import NOW, DictionaryServer
 from pydantic import ValidationError
 from small_job import make_small_job
 
+from rljob_core.site_costs import LinkCosts
 from rljob_core.spec import RLJob, RolloutPool
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.port import Manifest, Ref
@@ -258,7 +259,8 @@ async def test_engines_of_a_site_that_is_away_are_counted_on_for_nothing_and_sta
     hub.pools["far"] = replace(hub.pools["far"], away=timedelta(seconds=700))
     observed = summarize(job, server.stored, await server.children(job), now=server.now, site_pools=hub.pools)
     (_near, far) = (
-        _pool(observed, pool, {"near": 1, "far": 3}, free=True) for pool in job.spec.rollout.pools
+        _pool(observed, pool, {"near": 1, "far": 3}, free=True, costs=LinkCosts())
+        for pool in job.spec.rollout.pools
     )
     assert (far.unheard, far.ready, far.wanted) == (True, 0, 3)
 

@@ -63,12 +63,12 @@ class ReconcileOutcome:
     status: RLJobStatus
 
 
-def rejection_reason(error: SpecError | NotAllowed | SiteRefused | GangNotServed) -> str:
-    """The reason of the condition of a job that cannot be made."""
+def rejection_reason(error: Exception) -> str:
+    """The reason of the condition of a job that cannot be made, by one of `REJECTIONS`."""
     if isinstance(error, SiteRefused):
         return error.reason
     if isinstance(error, GangNotServed):
         return NOT_SERVED
     if isinstance(error, NotAllowed):
         return "NotAllowed"
-    return "InvalidName" if error.path == NAME else "InvalidTemplate"
+    return "InvalidName" if isinstance(error, SpecError) and error.path == NAME else "InvalidTemplate"

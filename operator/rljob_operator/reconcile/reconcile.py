@@ -30,10 +30,10 @@ from rljob_operator.children.desired import Targets
 from rljob_operator.children.queue_admission import QueueAdmission
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.cluster.node_notices import NodeNotice
-from rljob_operator.cluster.port import Cluster, NameTaken, Ref, Refused, Rejected
+from rljob_operator.cluster.port import Cluster, Manifest, NameTaken, Ref, Refused, Rejected
 from rljob_operator.decisions import failure_advice, trainer_attempts
 from rljob_operator.decisions import status as job_status
-from rljob_operator.decisions.autoscaling import autoscaled, scaled_at_sites
+from rljob_operator.decisions.autoscaling import Autoscaled, autoscaled, scaled_at_sites
 from rljob_operator.decisions.conditions import condition
 from rljob_operator.decisions.job_events import events, rules_warning
 from rljob_operator.decisions.job_metrics import JobMetrics
@@ -50,8 +50,8 @@ from rljob_operator.decisions.pool_status import pool_statuses
 from rljob_operator.decisions.scale_down import shrinking, with_costs
 from rljob_operator.decisions.scaling_status import with_scaling
 from rljob_operator.decisions.site_reports import SitePool
-from rljob_operator.decisions.status import Phase
-from rljob_operator.nats.token_times import token_times
+from rljob_operator.decisions.status import Assessment, Phase
+from rljob_operator.nats.token_times import TokenTimes, token_times
 from rljob_operator.reconcile.desired_memo import DesiredMemo
 from rljob_operator.reconcile.gang_choice import GangChoice
 from rljob_operator.reconcile.outcome import REJECTIONS, Pass, ReconcileOutcome, rejection_reason
@@ -132,60 +132,11 @@ class Reconciler:
         tokens = token_times(job.metadata.uid or "", lifetime=self._defaults.token_seconds, now=now)
         defaults = with_sites(self._defaults, self._sites)
         scaling = autoscaled(observed, due=due, links=defaults.links)
-        wanted = observed.kept
         try:
-            if self._defaults.per_job:
-                check_name(observed)
-            defaults = replace(defaults, admission=observed.admission)
-            resolved = resolve_job(job, with_revisions(defaults, observed))
-            attempt = trainer_attempts.decide(
-                observed, resolved, wanted_hash=self._desired.trainer_hash(resolved), backoff=self._backoff
-            )
-            targets = Targets(
-                attempt.number if attempt.keep else None,
-                attempt.failures,
-                observed.pools,
-                restorable=may_be_restored(job, observed.status.trainer_attempt),
-                tokens_expire=None if resolved.issuer is None else tokens.expires,
-                scaled={**scaling.replicas, **scaled_at_sites(observed)},
-                nodes=attempt.nodes,
-                gang=await self._gang.choose(observed, resolved, attempt),
-                lost_sites=observed.lost_sites,
-                has_run=observed.has_run,
-            )
-            made = self._desired(resolved, targets)
-            assessment = job_status.assess(observed, attempt, metrics_due=due)
-            if assessment.phase is Phase.RUNNING:
-                self._rules().check(job)
-                if self._sites is not None:
-                    self._sites().check(job)
-                self._gang.check()
-            if self._rejected[0] == job.metadata.generation:
-                raise SpecError("", self._rejected[1])
-            if assessment.phase is not Phase.RUNNING:
-                made = tuple(m for m in made if names.LABEL_KEPT in m["metadata"]["labels"])
-            taken = await self._taken.first(observed, made)
-            if taken is not None and assessment.phase in {Phase.RUNNING, Phase.SUSPENDED}:
-                raise taken
-            made = tuple(m for m in made if Ref.of(m) not in self._taken)
-            if assessment.phase is Phase.RUNNING:
-                await self._refusals.check(made, job.metadata.generation, now)
-                await self._rehearsal.check(observed, made)
-        except REJECTIONS as error:
-            assessment = job_status.rejected(observed, rejection_reason(error), str(error))
-        except Refused as error:
-            self._refusals.add(error, job.metadata.generation, now)
-            assessment = job_status.rejected(observed, "PolicyRefused", str(error))
-        except Rejected as error:
-            self._rejected = job.metadata.generation, str(error)
-            assessment = job_status.rejected(observed, "InvalidTemplate", str(error))
-        except NameTaken as error:
-            self._taken.add(error.ref)
-            assessment = job_status.rejected(observed, "NameTaken", str(error))
-        else:
-            wanted = made
-            if assessment.phase is Phase.RUNNING:
-                wanted = (*made, *held_back(observed, resolved))
+            assessment, wanted = await self._decide(observed, defaults, scaling, tokens, now=now, due=due)
+        except (*REJECTIONS, Refused, Rejected, NameTaken) as error:
+            reason = self._remember(error, job, now)
+            assessment, wanted = job_status.rejected(observed, reason, str(error)), observed.kept
         failed = assessment.phase is Phase.FAILED
         wanted = (*wanted, *kept_gang(observed, failed=failed))
         assessment = failure_advice.added(assessment, observed, self._defaults)
@@ -211,17 +162,11 @@ class Reconciler:
             await perform(self._cluster, actions, concurrent=self._concurrent)
             for event in notice_events(observed) if has_engines else ():
                 await self._cluster.event(job, event)
-        except Rejected as error:
-            self._rejected = job.metadata.generation, str(error)
-            return await self.reconcile(job)
-        except NameTaken as error:
-            self._taken.add(error.ref)
-            return await self.reconcile(job)
-        except Refused as error:
-            self._refusals.add(error, job.metadata.generation, now)
-            if assessment.phase is Phase.RUNNING:
+        except (Rejected, NameTaken, Refused) as error:
+            self._remember(error, job, now)
+            # Of a job that is to end, whatever a policy refuses: its pods go.
+            if assessment.phase is Phase.RUNNING or not isinstance(error, Refused):
                 return await self.reconcile(job)
-            # Of a job that is to end, whatever is refused: its pods go.
         moving = condition(assessment.status, "Reconciling")
         times = [assessment.retry_at, self._refusals.retry_at, self._gang.retry_at(now)]
         times += [pod.doubtful_until for pod in observed.pods]
@@ -240,6 +185,78 @@ class Reconciler:
             retry_at=min((time for time in times if time is not None), default=None),
             expire_at=assessment.expire_at,
         )
+
+    async def _decide(
+        self,
+        observed: Observed,
+        defaults: ClusterDefaults,
+        scaling: Autoscaled,
+        tokens: TokenTimes,
+        *,
+        now: datetime,
+        due: bool,
+    ) -> tuple[Assessment, Sequence[Manifest]]:
+        """The job's status, and the objects that it should have.
+
+        Raises:
+            SpecError, NotAllowed, SiteRefused, GangNotServed, Rejected: they cannot be made.
+            Refused, NameTaken: they cannot be made now.
+        """
+        job = observed.job
+        if self._defaults.per_job:
+            check_name(observed)
+        resolved = resolve_job(job, with_revisions(replace(defaults, admission=observed.admission), observed))
+        attempt = trainer_attempts.decide(
+            observed, resolved, wanted_hash=self._desired.trainer_hash(resolved), backoff=self._backoff
+        )
+        targets = Targets(
+            attempt.number if attempt.keep else None,
+            attempt.failures,
+            observed.pools,
+            restorable=may_be_restored(job, observed.status.trainer_attempt),
+            tokens_expire=None if resolved.issuer is None else tokens.expires,
+            scaled={**scaling.replicas, **scaled_at_sites(observed)},
+            nodes=attempt.nodes,
+            gang=await self._gang.choose(observed, resolved, attempt),
+            lost_sites=observed.lost_sites,
+            has_run=observed.has_run,
+        )
+        made = self._desired(resolved, targets)
+        assessment = job_status.assess(observed, attempt, metrics_due=due)
+        running = assessment.phase is Phase.RUNNING
+        if running:
+            self._rules().check(job)
+            if self._sites is not None:
+                self._sites().check(job)
+            self._gang.check()
+        if self._rejected[0] == job.metadata.generation:
+            raise SpecError("", self._rejected[1])
+        if not running:
+            made = tuple(m for m in made if names.LABEL_KEPT in m["metadata"]["labels"])
+        taken = await self._taken.first(observed, made)
+        if taken is not None and assessment.phase in {Phase.RUNNING, Phase.SUSPENDED}:
+            raise taken
+        made = tuple(m for m in made if Ref.of(m) not in self._taken)
+        if not running:
+            return assessment, made
+        await self._refusals.check(made, job.metadata.generation, now)
+        await self._rehearsal.check(observed, made)
+        return assessment, (*made, *held_back(observed, resolved))
+
+    def _remember(self, error: Exception, job: RLJob, now: datetime) -> str:
+        """Keep in mind what the cluster does not take, for the next passes; the reason of the job's condition."""
+        match error:
+            case Refused():
+                self._refusals.add(error, job.metadata.generation, now)
+                return "PolicyRefused"
+            case Rejected():
+                self._rejected = job.metadata.generation, str(error)
+                return "InvalidTemplate"
+            case NameTaken():
+                self._taken.add(error.ref)
+                return "NameTaken"
+            case _:
+                return rejection_reason(error)
 
     async def _observe(self, job: RLJob, *, now: datetime) -> Observed:
         children, above = await self._above.read(job)
