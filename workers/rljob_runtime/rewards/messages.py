@@ -99,18 +99,22 @@ class ScoringOutcome:
     error: str = ""
 
 
+SetupState = Literal["ready", "refused", "failed", "unable"]
+
+
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True)
 class SetupReply:
     """Whether the functions can score.
 
     Attributes:
-        state: `ready`; `refused` if the spec is wrong; `failed` if the processes die while they load.
+        state: `ready`; `refused` if the spec is wrong; `failed` if the processes die while they load; `unable` if the
+            machine lacks what they need.
         path: the manifest's field that is wrong.
         message: what is wrong.
     """
 
-    state: Literal["ready", "refused", "failed"]
+    state: SetupState
     path: Annotated[str, Field(max_length=_LONGEST_MESSAGE)] = ""
     message: Annotated[str, Field(max_length=_LONGEST_MESSAGE)] = ""
 
@@ -141,7 +145,7 @@ SETUP_REPLY: TypeAdapter[SetupReply] = TypeAdapter(SetupReply)
 SCORING_REPLY: TypeAdapter[ScoringReply] = TypeAdapter(ScoringReply)
 
 
-def setup_reply(state: Literal["ready", "refused", "failed"], path: str = "", message: str = "") -> bytes:
+def setup_reply(state: SetupState, path: str = "", message: str = "") -> bytes:
     """A `SetupReply` as JSON, its texts cut to what the worker reads."""
     reply = SetupReply(state, _readable(path, _LONGEST_MESSAGE), _readable(message, _LONGEST_MESSAGE))
     return SETUP_REPLY.dump_json(reply)
