@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
-from rljob_runtime.data.prompts import PromptSource
+from rljob_runtime.data.prompts import PromptSource, prompt_encoder
 from rljob_runtime.engines.registry import room_of
 from rljob_runtime.locations import local_path
 from rljob_runtime.model.tokenizer import Tokenizer
@@ -61,11 +61,12 @@ def _without_room(config: JobConfig, source: PromptSource) -> Iterator[str]:
         return
     rows = getattr(source.items, "rows", None)
     looked = _GENERATED if rows is None else min(rows, _ROWS)
+    encode = prompt_encoder(config.spec.data, tokenizer)
     long: dict[int, int] = {}
     silent: dict[int, str] = {}
     for number in range(looked):
         try:
-            tokens = len(tokenizer.encode(source.text(number)))
+            tokens = len(encode(source.text(number)))
         except SpecError as error:
             silent[number] = error.message
             continue
