@@ -23,6 +23,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, with_config
 
 from rljob_core.ports import LARGEST_SCORE
 from rljob_core.spec import DataSpec
+from rljob_core.trajectory import FinishReason
 
 GREETING = b"rljob-scoring-1"
 LARGEST_REPLY, LARGEST_REQUEST = 16 << 10, 64 << 20
@@ -79,12 +80,14 @@ class ScoringJob:
         held_out: whether that index is of the evaluation's data.
         completion: the response as text.
         item: its item; None if the scoring processes generate it from the index.
+        finish: why the response ended.
     """
 
     prompt: int
     held_out: bool
     completion: str
     item: dict[str, Any] | None = None
+    finish: FinishReason = FinishReason.STOP
 
 
 # ------------------------------------------------------------------------------------------------ from the server
