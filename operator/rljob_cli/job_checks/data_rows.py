@@ -24,8 +24,22 @@ def data_warnings(config: JobConfig, source: PromptSource) -> Iterator[str]:
     Raises:
         SpecError: no row can be trained.
     """
+    yield from _without_chat(config)
     yield from _without_answer(config, source)
     yield from _without_room(config, source)
+
+
+def _without_chat(config: JobConfig) -> Iterator[str]:
+    data = config.spec.data
+    if (
+        data.chat_template_kwargs
+        and data.prompt_template is not None
+        and config.spec.rollout.environment is None
+    ):
+        yield (
+            "spec.data.chatTemplateKwargs has no effect: spec.data.promptTemplate renders prompts, no chat "
+            'template. Remove it, or write promptTemplate: ""'
+        )
 
 
 def _without_answer(config: JobConfig, source: PromptSource) -> Iterator[str]:

@@ -162,8 +162,12 @@ def _compile(template: str | None) -> jinja2.Template | None:
 
 def _messages(item: Mapping[str, Any], *, path: str) -> list[dict[str, Any]]:
     """The chat before the response: the item's `messages`, or its `question` as the user's message."""
-    if "messages" in item:
-        return list(item["messages"])
+    if (messages := item.get("messages")) is not None:
+        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+            raise SpecError(
+                f"{path}.dataset", "`messages` must be a list of objects with `role` and `content`"
+            )
+        return list(messages)
     if "question" in item:
         return [{"role": "user", "content": item["question"]}]
     raise SpecError(

@@ -140,7 +140,8 @@ def try_out(calling: Callable[[str], None]) -> Iterator[tuple[str, RewardFailed,
     if not isinstance(_loaded, _Loaded):
         return
     item = _loaded.training.items.item(0)
-    completion = str(item.get("answer", MADE_UP))
+    answer = item.get("answer")
+    completion = MADE_UP if answer is None else str(answer)
     for name, function in _loaded.training.functions:
         if REWARDS.built_in(name) is not None:
             continue
