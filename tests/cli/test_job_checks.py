@@ -132,6 +132,13 @@ def test_prompts_that_the_model_has_no_room_for(tmp_path: Path) -> None:
     )
 
 
+def test_arguments_of_a_chat_template_that_renders_nothing(tmp_path: Path) -> None:
+    file = write_job(tmp_path, data={**ONES, "promptsPerStep": 2, "groupSize": 2})
+    write_rows(tmp_path, [{"question": "1", "answer": "1"}] * 3)
+    (warning,) = warned(file, "--set", "spec.data.chatTemplateKwargs={enable_thinking: false}")
+    assert warning.startswith("spec.data.chatTemplateKwargs has no effect")
+
+
 def test_prompts_that_do_not_render(tmp_path: Path) -> None:
     data = {
         **ONES,

@@ -559,11 +559,13 @@ def test_what_is_immutable() -> None:
         *(
             f"spec.data.{field}"
             for field in (
-                "source", "dataset", "options", "promptTemplate", "promptsPerStep", "groupSize", "seed",
+                "source", "dataset", "options", "promptTemplate", "chatTemplateKwargs", "promptsPerStep", "groupSize",
+                "seed",
             )
         ),
         *(f"spec.evaluation.data.{field}" for field in ("source", "dataset", "options", "seed")),
         "spec.reward.functions",
+        "spec.reward.skipSpecialTokens",
         *(
             f"spec.rollout.environment{field}"
             for field in (

@@ -649,6 +649,7 @@ CHANGES = [
         "spec.data.promptTemplate", "", _DATA, command=False
     ),  # the example's tokenizer has no chat template
     Change("spec.data.promptTemplate", "Q: {{ question }}", _DATA),
+    Change("spec.data.chatTemplateKwargs", {"thinking": False}, _DATA, command=False),  # which warns, too
     Change("spec.data.options", {"min_terms": 2}, _DATA),
     Change("spec.data.options", {"min_terms": 3, "max_terms": 4}, _DATA, before=OPTIONS),
     Change("spec.data.options", {"min_terms": 2, "max_digits": 4}, _DATA, before=OPTIONS),  # a renamed key
@@ -659,6 +660,7 @@ CHANGES = [
     Change("spec.evaluation.data.options", {"min_terms": 2, "max_digits": 4}, _HELD_OUT, before=HELD_OUT),
     Change("spec.evaluation.data.options", ABSENT, _HELD_OUT, before=HELD_OUT),
     Change("spec.reward.functions", ["verifier"], _REWARDS),
+    Change("spec.reward.skipSpecialTokens", False, _REWARDS),
     Change(
         "spec.rollout.environment.maxTurns",
         4,

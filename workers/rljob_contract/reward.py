@@ -129,7 +129,8 @@ async def scoring_changes_no_item(subject: RewardSubject) -> None:
     before = copy.deepcopy(item)
     for answer in subject.answers():
         if answer.prompt == 0 and len(answer.completion) < 100:
-            score(name, function, completion=answer.completion, item=item)
+            # In a thread: a coroutine runs on a loop of its own.
+            await asyncio.to_thread(score, name, function, completion=answer.completion, item=item)
             changed = [key for key in item.keys() | before.keys() if item.get(key) != before.get(key)]
             require(not changed, f"{_short(answer.completion)} has changed {', '.join(changed)} of the item")
 

@@ -126,16 +126,16 @@ async def _coordinator(
 
 
 async def _rollout(config: JobConfig, store: MessageStore, stop: asyncio.Event, recorder: Recorder) -> None:
+    from rljob_runtime.data.prompts import chat_tokenizer
     from rljob_runtime.engines.registry import create_engine
     from rljob_runtime.model.settings import model_settings
-    from rljob_runtime.model.tokenizer import Tokenizer
     from rljob_runtime.roles.rollout import Rollout
     from rljob_runtime.roles.rollout.pauses_file import pauses_file
     from rljob_runtime.weights.create import create_weights
 
     pool = os.environ[worker_protocol.POOL]
     folder = model_folder(config)
-    tokenizer = Tokenizer(folder)
+    tokenizer = chat_tokenizer(folder, config.spec.data)
     engine = create_engine(
         config.spec.rollout.engine.name,
         model_path=folder,

@@ -20,7 +20,7 @@ from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_core.ports import Completed, Engine, EngineEvent, Request
 from rljob_core.trajectory import FinishReason
-from rljob_runtime.data.prompts import PromptSource
+from rljob_runtime.data.prompts import PromptSource, prompt_encoder
 from rljob_runtime.engines import create_engine
 from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.rewards.messages import ScoringJob
@@ -126,9 +126,10 @@ async def evaluate(
     prompts = PromptSource(config.spec.data, model_uri=str(model))
     count = min(samples, getattr(prompts.items, "rows", samples))
     tokenizer = Tokenizer(model)
+    encode = prompt_encoder(config.spec.data, tokenizer)
     texts = [prompts.text(index) for index in range(count)]
     requests = {
-        f"{index}/{way}": _request(config, tokenizer.encode(texts[index]), tokenizer, index, way)
+        f"{index}/{way}": _request(config, encode(texts[index]), tokenizer, index, way)
         for index in range(count)
         for way in ways
     }
@@ -137,8 +138,9 @@ async def evaluate(
         await scorer.start()  # a function that does not load is reported before the model is loaded
         async with _engine(config, model, tensors, tokenizer) as engine:
             events = await _answers(engine, requests, done)
+        skip = config.spec.reward.skip_special_tokens
         unscored = [
-            _unscored(events[name], int(index), way, texts[int(index)], tokenizer)
+            _unscored(events[name], int(index), way, texts[int(index)], tokenizer, skip=skip)
             for name in requests
             for index, _, way in [name.partition("/")]
         ]
@@ -195,11 +197,13 @@ async def _answers(
     return found
 
 
-def _unscored(event: EngineEvent, index: int, way: str, text: str, tokenizer: Tokenizer) -> EvaluatedAnswer:
+def _unscored(
+    event: EngineEvent, index: int, way: str, text: str, tokenizer: Tokenizer, *, skip: bool
+) -> EvaluatedAnswer:
     chosen: Way = "greedy" if way == "greedy" else "sampled"
     if not isinstance(event, Completed):
         return EvaluatedAnswer(index, chosen, text, "", 0, truncated=False, error=event.reason)
-    completion = tokenizer.decode([int(token) for token in event.tokens])
+    completion = tokenizer.completion(event.tokens, skip_special_tokens=skip)
     cut = event.finish == FinishReason.LENGTH
     return EvaluatedAnswer(index, chosen, text, completion, len(event.tokens), truncated=cut)
 
@@ -207,7 +211,8 @@ def _unscored(event: EngineEvent, index: int, way: str, text: str, tokenizer: To
 async def _scored(scorer: Scorer, answer: EvaluatedAnswer) -> EvaluatedAnswer:
     if answer.error:
         return answer
-    outcome = await scorer.score(ScoringJob(answer.prompt, False, answer.completion))
+    finish = FinishReason.LENGTH if answer.truncated else FinishReason.STOP
+    outcome = await scorer.score(ScoringJob(answer.prompt, False, answer.completion, finish=finish))
     given = {
         name: getattr(answer, name) for name in ("prompt", "way", "text", "completion", "tokens", "truncated")
     }

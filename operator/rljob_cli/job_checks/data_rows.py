@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
-from rljob_runtime.data.prompts import PromptSource
+from rljob_runtime.data.prompts import PromptSource, prompt_encoder
 from rljob_runtime.engines.registry import room_of
 from rljob_runtime.locations import local_path
 from rljob_runtime.model.tokenizer import Tokenizer
@@ -24,8 +24,22 @@ def data_warnings(config: JobConfig, source: PromptSource) -> Iterator[str]:
     Raises:
         SpecError: no row can be trained.
     """
+    yield from _without_chat(config)
     yield from _without_answer(config, source)
     yield from _without_room(config, source)
+
+
+def _without_chat(config: JobConfig) -> Iterator[str]:
+    data = config.spec.data
+    if (
+        data.chat_template_kwargs
+        and data.prompt_template is not None
+        and config.spec.rollout.environment is None
+    ):
+        yield (
+            "spec.data.chatTemplateKwargs has no effect: spec.data.promptTemplate renders prompts, no chat "
+            'template. Remove it, or write promptTemplate: ""'
+        )
 
 
 def _without_answer(config: JobConfig, source: PromptSource) -> Iterator[str]:
@@ -61,11 +75,12 @@ def _without_room(config: JobConfig, source: PromptSource) -> Iterator[str]:
         return
     rows = getattr(source.items, "rows", None)
     looked = _GENERATED if rows is None else min(rows, _ROWS)
+    encode = prompt_encoder(config.spec.data, tokenizer)
     long: dict[int, int] = {}
     silent: dict[int, str] = {}
     for number in range(looked):
         try:
-            tokens = len(tokenizer.encode(source.text(number)))
+            tokens = len(encode(source.text(number)))
         except SpecError as error:
             silent[number] = error.message
             continue

@@ -21,6 +21,8 @@ from rljob_runtime.storage.object_access import check_usable
 from rljob_runtime.storage.objects import is_object_store
 
 _OPTIONS = "spec.rollout.engine.options"
+_CALL_SECONDS = 30.0
+"""Seconds at most for a call of a reward function on a made-up answer."""
 
 
 _JobCheck = Callable[[JobConfig], Sequence[str] | None]
@@ -213,14 +215,17 @@ def _data_and_rewards(config: JobConfig) -> list[str]:
 
     training, held_out = open_prompts(config)
     setup = JobItems(config).setup
+    warnings: list[str] = []
     if names_user_code(setup):  # which may end the process that imports it, or never return
-        if (error := load_on_trial(setup).error) is not None:
-            raise error
+        trial = load_on_trial(setup, call_seconds=min(config.spec.reward.timeout_seconds, _CALL_SECONDS))
+        if trial.error is not None:
+            raise trial.error
+        warnings += trial.warnings
     else:
         resolve(config.spec.reward.called, training)
         resolve(config.spec.reward.called, held_out)
     sources = (training,) if held_out is training else (training, held_out)
-    return [warning for source in sources for warning in data_warnings(config, source)]
+    return [*warnings, *(warning for source in sources for warning in data_warnings(config, source))]
 
 
 def _environment(config: JobConfig) -> None:

@@ -40,11 +40,11 @@ READS: Mapping[Role, tuple[str, ...]] = {
     Role.COORDINATOR: COORDINATOR_READS,
     Role.REWARD: (
         "model.uri", "data", "evaluation", "reward.functions", "reward.timeoutSeconds", "reward.network",
-        "samples", "nats.url", "nats.credentialsSecret",
+        "reward.skipSpecialTokens", "samples", "nats.url", "nats.credentialsSecret",
     ),
     Role.ROLLOUT: (
         "model", "rollout.engine", "rollout.environment", "rollout.progressTokens", "rollout.hangSeconds",
-        "rollout.weightSync",
+        "rollout.weightSync", "data.promptTemplate", "data.chatTemplateKwargs",
         "rollout.sampling", "pool.engine", "weights", "nats.url", "nats.credentialsSecret",
     ),
     Role.TRAINER: (

@@ -139,7 +139,7 @@ POD_TEMPLATE = template(
     ),
 )  # fmt: skip
 
-_DATA = fields("source", "options", "promptTemplate", dataset=StorageUri())
+_DATA = fields("source", "options", "promptTemplate", "chatTemplateKwargs", dataset=StorageUri())
 SPEC = fields(
     "managedBy",  # who else reconciles the job, with rights of its own
     image=Named(MentionKind.IMAGES),

@@ -22,6 +22,7 @@ FILES = {
     "config.json": json.dumps({"architectures": ["LlamaForCausalLM"]}).encode(),
     "model.safetensors": WEIGHTS,
     "tokenizer.json": b"{}",
+    "additional_chat_templates/tool_use.jinja": b"{{ tools }}",
 }
 
 
@@ -44,6 +45,11 @@ def get(uri: str, cache: Path, revision: str = "") -> Fetched:
     return fetch(RemoteSource("model", "spec.model.uri", uri), cache=cache, revision=revision)
 
 
+def files_in(folder: Path) -> dict[str, bytes]:
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
 def refusal(uri: str, cache: Path, kind: type[RLJobError] = SpecError) -> str:
     with pytest.raises(kind) as caught:
         get(uri, cache)
@@ -53,7 +59,7 @@ def refusal(uri: str, cache: Path, kind: type[RLJobError] = SpecError) -> str:
 def test_a_model_is_downloaded_once_at_the_commit_of_its_branch(hub: Hub, tmp_path: Path) -> None:
     repository = add(hub)
     first = get("hf://acme/tiny@main", tmp_path)
-    assert {file.name: file.read_bytes() for file in first.path.iterdir()} == FILES
+    assert files_in(first.path) == FILES
     assert first.revision == repository.branches["main"]
     assert get("hf://acme/tiny", tmp_path) == first
     assert len(hub.downloads()) == 1
@@ -188,7 +194,7 @@ def test_a_name_that_leaves_the_folder_is_refused(hub: Hub, tmp_path: Path, name
 
 def test_pickles_are_never_downloaded(hub: Hub, tmp_path: Path) -> None:
     add(hub, {**FILES, "pytorch_model.bin": WEIGHTS, "modeling_tiny.py": b"import os"})
-    assert {file.name for file in get("hf://acme/tiny", tmp_path).path.iterdir()} == set(FILES)
+    assert files_in(get("hf://acme/tiny", tmp_path).path).keys() == FILES.keys()
     add(hub, {"config.json": b"{}", "pytorch_model.bin": WEIGHTS}, "models/acme/pickle")
     message = refusal("hf://acme/pickle", tmp_path)
     assert "pytorch_model.bin, a pickle, which could run any code" in message

@@ -40,7 +40,7 @@ from rljob_runtime.rewards import pool as pool_module
 from rljob_runtime.rewards.job_items import JobItems
 from rljob_runtime.rewards.messages import ScoringJob
 from rljob_runtime.rewards.pool import RewardPool
-from rljob_runtime.rewards.trial import load_on_trial
+from rljob_runtime.rewards.trial import TrialLoad, load_on_trial
 from rljob_runtime.roles.reward import run_reward
 
 CHARACTERS = "0123456789+-= abcdefghijklmnopqrstuvwxyz"
@@ -576,6 +576,28 @@ def test_a_module_that_kills_what_has_started_its_process_kills_the_trial_alone(
     assert str(trial.error) == (
         f"spec.reward.functions[1]: {name} ends the process that imports it: exit code 137 (SIGKILL: out of memory?); "
         "it printed last: no licence"
+    )
+
+
+def test_functions_are_called_once_on_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "import time\nasync def good(completion, item): return completion == item['answer']\n"
+    text += (
+        "def parse(completion, item): return item['nothing']\ndef hang(completion, item): time.sleep(600)\n"
+    )
+    text += "def several(completion, item): return [1.0]\n"
+    name = user_module(tmp_path, monkeypatch, text)
+
+    def tried(*functions: str) -> TrialLoad:
+        names = ["exact_match", *(f"{name}:{function}" for function in functions)]
+        return load_on_trial(JobItems(job_config("model", functions=names)).setup, call_seconds=0.5)
+
+    trial = tried("good", "parse", "hang")
+    assert trial.error is None
+    raised, hung = trial.warnings
+    assert raised.startswith(f"spec.reward.functions[2]: {name}:parse raised KeyError: 'nothing'")
+    assert hung.startswith(f"spec.reward.functions[3]: {name}:hang had not returned after 0.5 s")
+    assert str(tried("parse", "several").error) == (
+        f"spec.reward.functions[2]: {name}:several returned list, not a number; it was called on a made-up answer"
     )
 
 

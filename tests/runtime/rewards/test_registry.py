@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "def length(*, completion, item): return -len(completion)\n"
         "def positional(completion, item): return 1\n"
         "def other(*, text): return 1\n"
+        "def batch(completions, **others): return [1.0 for _ in completions]\n"
         "number = 3\n"
     )
     (tmp_path / "user_broken.py").write_text("raise RuntimeError('no licence')\n")
@@ -107,6 +110,7 @@ def test_several_functions_are_resolved_in_order(sums: PromptSource, module: str
         (["user_rewards:missing"], "[0]", "has no function 'missing'"),
         (["user_rewards:number"], "[0]", "it is not a function, but int"),
         (["user_rewards:other"], "[0]", "must take the keyword arguments completion and item"),
+        (["user_rewards:batch"], "[0]", "it is called with one answer, never with a list of them"),
     ],
 )
 def test_a_wrong_name_says_where_and_what_to_write(
@@ -129,7 +133,10 @@ def test_a_reward_that_the_data_cannot_serve_is_refused(tmp_path: Path, name: st
     assert expected in caught.value.message
 
 
-@pytest.mark.parametrize("result", [1, 0.5, True, np.float32(0.25), np.int64(-2)])
+@pytest.mark.parametrize(
+    "result",
+    [1, 0.5, True, Decimal("0.5"), np.float32(0.25), np.int64(-2), np.bool_(True), np.array(0.5)],
+)
 def test_any_finite_number_is_a_score(result: Any) -> None:
     given = score("f", lambda **_: result, completion="", item={})
     assert given == float(result)
@@ -151,6 +158,33 @@ def test_any_finite_number_is_a_score(result: Any) -> None:
 def test_anything_else_fails(result: Any, message: str) -> None:
     with pytest.raises(RewardFailed, match=message):
         score("f", lambda **_: result, completion="", item={})
+
+
+def test_a_function_gets_what_it_takes() -> None:
+    def all_of_it(**given: Any) -> float:
+        assert given == {"completion": "x", "item": {}, "finish_reason": "length", "truncated": True}
+        return 1.0
+
+    def one(truncated: bool) -> np.bool_:
+        return np.bool_(truncated)
+
+    for function in (all_of_it, one):
+        taking: Any = function
+        assert score("f", taking, completion="x", item={}, finish_reason="length") == 1
+
+
+def test_coroutines_run_on_one_loop() -> None:
+    loops = set[asyncio.AbstractEventLoop]()
+
+    async def function(*, completion: str, item: Any) -> float:
+        await asyncio.sleep(0)
+        loops.add(asyncio.get_running_loop())
+        return float(completion)
+
+    assert [score("f", function, completion=text, item={}) for text in ("1", "2")] == [1, 2]
+    assert len(loops) == 1
+    with pytest.raises(RewardFailed, match="f raised ValueError"):
+        score("f", function, completion="x", item={})
 
 
 def test_what_a_function_raises_is_in_the_failure(sums: PromptSource) -> None:

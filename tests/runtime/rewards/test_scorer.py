@@ -453,6 +453,39 @@ async def test_a_server_in_a_container_is_found_again_when_it_comes_back(tmp_pat
         server.wait()
 
 
+async def test_the_path_of_the_temporary_folder_may_be_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    scorer = Scorer(config_of("exact_match"), workers=1)
+    try:
+        await scorer.start()
+        (outcome,) = await outcomes(scorer, "x")
+        assert not outcome.error
+    finally:
+        await scorer.close()
+
+
+async def test_what_a_machine_lacks_for_scoring_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if no file system had room: the limit of the size of a file is zero."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(server_start, "_MAX_FAILED_STARTS", 0)
+    scorer = Scorer(config_of("exact_match"), workers=1)
+    lacks = "no scoring server starts: it cannot start its processes: OSError: .*File too large"
+    try:
+        with pytest.raises(RewardFailed, match=lacks):
+            await scorer.start()
+    finally:
+        await scorer.close()
+
+
 async def test_a_spec_that_was_right_remains_right_whatever_a_server_says(tmp_path: Path) -> None:
     """Else code that has taken a server over could end the job by calling its spec wrong."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
 LARGEST_SCORE = 1e6
@@ -13,10 +13,25 @@ over a group or a job comes near the end of the number range. A score beyond it 
 """
 
 
-class Reward(Protocol):
-    """A verifier: the score of one answer."""
+ARGUMENTS = ("completion", "item", "finish_reason", "truncated")
+"""What a reward is called with, by keyword, of these as many as it takes.
 
-    def __call__(self, *, completion: str, item: Mapping[str, Any]) -> float:
+| argument | is |
+|---|---|
+| `completion` | the response's text |
+| `item` | the data item |
+| `finish_reason` | `stop`, or `length` if the response was cut at `maxTokens` (or an episode at its limits) |
+| `truncated` | whether `finish_reason` is `length` |
+"""
+
+
+class Reward(Protocol):
+    """A verifier: the score of one answer.
+
+    It may take more of `ARGUMENTS`, and may be an `async def`.
+    """
+
+    def __call__(self, *, completion: str, item: Mapping[str, Any]) -> float | Awaitable[float]:
         """Score the response's text against the data item: a number of at most `LARGEST_SCORE`, positive or negative.
 
         Raises:

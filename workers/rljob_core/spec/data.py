@@ -48,6 +48,8 @@ class DataSpec(ApiModel):
     )
     """Jinja over the item's fields and `metadata`; empty (or null): the tokenizer's chat template over the item's
     `messages` (or its question)."""
+    chat_template_kwargs: Options = Field(default={})
+    """Arguments of the tokenizer's chat template, for instance enable_thinking: false."""
     prompts_per_step: Annotated[int, Field(ge=1, le=65536)] = 16
     """Groups in one training step."""
     group_size: Annotated[int, Field(ge=1, le=1024)] = 8
@@ -112,6 +114,9 @@ class RewardSpec(ApiModel):
     """A function that runs longer is ended and its trajectory aborted."""
     network: bool = False
     """Whether functions may open network connections, for instance to a model that judges."""
+    skip_special_tokens: Annotated[bool, Immutable("rewards are compared over the whole run")] = True
+    """Whether functions get answers without the model's special tokens. False: with those that the model wrote, such as
+    <think> where it is one, but for the token that ended the answer."""
     template: Options | None = None
     """Patch of the reward workers' pod template; functions run in its container `scorer`."""
 

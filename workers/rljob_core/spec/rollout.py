@@ -38,7 +38,8 @@ class SamplingSpec(ApiModel):
     stop: Annotated[
         list[Annotated[str, StringConstraints(min_length=1, max_length=256)]], Field(max_length=16)
     ] = Field(default=[])
-    """Strings that end a response (besides the end-of-sequence token)."""
+    """Strings that end a response (besides the end-of-sequence token), which keeps them. They are looked for in its
+    text without special tokens."""
 
 
 class EngineSpec(ApiModel):

@@ -6,7 +6,8 @@ the same item again after a restart. Each source imports its library when it is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import jinja2
@@ -17,6 +18,9 @@ from rljob_core.errors import SpecError
 from rljob_core.spec import DataSpec, EvaluationDataSpec
 from rljob_runtime.locations import local_path
 from rljob_runtime.model.tokenizer import Tokenizer
+
+_RENDERED = frozenset({"messages", "add_generation_prompt", "continue_final_message"})
+"""Arguments of chat templates that every chat gets a value of its own for."""
 
 
 class ItemSource(Protocol):
@@ -45,7 +49,7 @@ class PromptSource:
         self._template = _compile(data.prompt_template)
         self._tokenizer: Tokenizer | None = None
         if self._template is None:
-            self._tokenizer = Tokenizer(local_path(model_uri, field="spec.model.uri"))
+            self._tokenizer = chat_tokenizer(local_path(model_uri, field="spec.model.uri"), data)
         # A template that does not fit the data must fail at start-up, not in the middle of the job.
         self.text(0)
 
@@ -71,6 +75,27 @@ class PromptSource:
             ) from error
         except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError) as error:
             raise SpecError("spec.data.promptTemplate", f"item {index} does not render: {error}") from error
+
+
+def chat_tokenizer(folder: Path, data: DataSpec) -> Tokenizer:
+    """Open a model's tokenizer, which renders chats as the manifest says.
+
+    Raises:
+        SpecError: see `Tokenizer`; or the manifest names arguments of the template that it cannot set.
+    """
+    if taken := _RENDERED & data.chat_template_kwargs.keys():
+        raise SpecError(
+            "spec.data.chatTemplateKwargs", f"{', '.join(sorted(taken))} cannot be set: chats have their own"
+        )
+    return Tokenizer(folder, template_arguments=data.chat_template_kwargs)
+
+
+def prompt_encoder(data: DataSpec, tokenizer: Tokenizer) -> Callable[[str], list[int]]:
+    """Return what makes the tokens of a prompt's text, wherever one is encoded.
+
+    The chat template has written all special tokens of a chat; a text gets those that the tokenizer begins one with.
+    """
+    return tokenizer.encode_piece if data.prompt_template is None else tokenizer.encode
 
 
 def open_prompts(config: JobConfig) -> tuple[PromptSource, PromptSource]:
@@ -137,8 +162,12 @@ def _compile(template: str | None) -> jinja2.Template | None:
 
 def _messages(item: Mapping[str, Any], *, path: str) -> list[dict[str, Any]]:
     """The chat before the response: the item's `messages`, or its `question` as the user's message."""
-    if "messages" in item:
-        return list(item["messages"])
+    if (messages := item.get("messages")) is not None:
+        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+            raise SpecError(
+                f"{path}.dataset", "`messages` must be a list of objects with `role` and `content`"
+            )
+        return list(messages)
     if "question" in item:
         return [{"role": "user", "content": item["question"]}]
     raise SpecError(

@@ -9,6 +9,7 @@ from rljob_core.remote_uri import leaves_folder, unsafe_weights
 from rljob_runtime.downloads.remote_file import RemoteFile
 
 _OF_MODEL = (".safetensors", ".json", ".txt", ".model", ".jinja", ".tiktoken")
+_TEMPLATES = "additional_chat_templates/"
 _ENDINGS = {"jsonl": (".jsonl", ".json"), "parquet": (".parquet",)}
 
 
@@ -26,7 +27,11 @@ def model_files(files: tuple[RemoteFile, ...], *, field: str) -> tuple[RemoteFil
     names = [file.name for file in files]
     if "config.json" not in names:
         raise SpecError(field, "holds no Hugging Face model (config.json is missing): name a model's folder")
-    own = [file for file in files if "/" not in file.name and file.name.endswith(_OF_MODEL)]
+    own = [
+        file
+        for file in files
+        if "/" not in file.name.removeprefix(_TEMPLATES) and file.name.endswith(_OF_MODEL)
+    ]
     tensors = [file.name for file in own if file.name.endswith(".safetensors")]
     if not tensors and (pickles := unsafe_weights(names)):
         raise SpecError(

@@ -33,6 +33,7 @@ from rljob_runtime.environments.pod_keys import keys_folder, server_context
 from rljob_runtime.environments.server import EpisodeServer, confine_and_load, serve
 from rljob_runtime.process.keepalive import keep_alive
 from rljob_runtime.process.ready import mark_ready, unmark_ready
+from rljob_runtime.process.server_place import keep_socket_paths_short
 from rljob_runtime.process.termination import terminate
 
 log = logging.getLogger(__name__)
@@ -127,6 +128,7 @@ class PodServer:
 
 def main(address: str) -> int:
     """Serve that address; the exit code."""
+    keep_socket_paths_short()
     host, _, port = address.rpartition(":")
     with _bound(host.strip("[]"), int(port)) as listening:
         return asyncio.run(PodServer(setup_in(os.environ)).run(listening, keys_folder()))

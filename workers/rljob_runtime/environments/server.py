@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import multiprocessing
 import pickle
 from collections.abc import Awaitable, Callable
@@ -38,8 +39,16 @@ from rljob_runtime.environments.messages import (
 )
 from rljob_runtime.environments.registry import FIELD, NAME, module_of
 from rljob_runtime.process.confinement import confine
-from rljob_runtime.process.frames import frame, read_frame
-from rljob_runtime.process.server_place import standard_input
+from rljob_runtime.process.frames import frame
+from rljob_runtime.process.server_place import (
+    WorkerGone,
+    keep_socket_paths_short,
+    lack_in_words,
+    received,
+    standard_input,
+)
+
+log = logging.getLogger(__name__)
 
 
 class EpisodeServer:
@@ -167,24 +176,28 @@ async def serve(
     served = set() if served is None else served
     try:
         writer.write(frame(GREETING))
-        setup: EnvironmentSetup = pickle.loads(await read_frame(reader, LARGEST_CALL))  # noqa: S301  the worker's
-        reply = await load(setup)
-        if not REPLY.validate_json(reply).reason:
-            server = EpisodeServer(setup, writer)
-            # From this thread, which lives as long as the server does: the fork server ends with its parent thread.
-            # And before the worker hears of it: whoever has loaded can play.
-            forkserver.ensure_running()
+        setup: EnvironmentSetup = pickle.loads(await received(reader, LARGEST_CALL))  # noqa: S301  the worker's
+        try:
+            reply = await load(setup)
+            if not REPLY.validate_json(reply).reason:
+                server = EpisodeServer(setup, writer)
+                # From this thread, which lives as long as the server does: the fork server ends with its parent thread.
+                # And before the worker hears of it: whoever has loaded can play.
+                forkserver.ensure_running()
+        except OSError as error:
+            server, reply = None, failure(0, NOT_STARTED, lack_in_words(error))
         writer.write(frame(reply))
-        await writer.drain()
         if server is None:
             return
         served.add(server)
         async with asyncio.TaskGroup() as calls:
             while True:
-                call: EpisodeCall = pickle.loads(await read_frame(reader, LARGEST_CALL))  # noqa: S301
+                call: EpisodeCall = pickle.loads(await received(reader, LARGEST_CALL))  # noqa: S301
                 calls.create_task(server.answer(call))
-    except* (OSError, asyncio.IncompleteReadError):
-        pass  # the worker has gone
+    except* WorkerGone:
+        pass
+    except* OSError as failures:
+        log.error("%s", error_in_words(failures))  # noqa: TRY400  it says all
     finally:
         if server is not None:
             served.discard(server)
@@ -200,4 +213,5 @@ async def _serve_standard_input() -> None:
 
 def main() -> None:
     """Serve the standard input."""
+    keep_socket_paths_short()
     asyncio.run(_serve_standard_input())

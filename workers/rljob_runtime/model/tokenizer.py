@@ -1,7 +1,8 @@
 """A model's tokenizer and chat template, read from its Hugging Face folder without transformers or torch.
 
 Loading takes milliseconds and a few megabytes, so the coordinator, rollout and reward processes each load their own.
-The `tokenizers` library encodes and decodes, as in the fast tokenizers of `transformers.AutoTokenizer`.
+The `tokenizers` library encodes and decodes, as in the fast tokenizers of `transformers.AutoTokenizer`; chats become
+the tokens of its `apply_chat_template(tokenize=True)` (`tests/runtime/model/test_chat_templates.py`).
 """
 
 from __future__ import annotations
@@ -9,16 +10,21 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from datetime import datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from jinja2.ext import loopcontrols
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as FastTokenizer
 
 from rljob_core.errors import SpecError
+from rljob_core.words import error_in_words
 
 _ASSISTANT = f"\ue000{secrets.token_hex(16)}\ue001"
 """Stands for what the model said, which is never rendered nor tokenized again; no message can contain it."""
@@ -30,6 +36,7 @@ class Tokenizer:
 
     Args:
         folder: the model's folder, with `tokenizer.json` and the files beside it.
+        template_arguments: `spec.data.chatTemplateKwargs`, which every chat is rendered with.
 
     Attributes:
         special_tokens: texts by role (`bos_token`, `eos_token`, …), which the chat template can use.
@@ -39,7 +46,7 @@ class Tokenizer:
         SpecError: the folder has no `tokenizer.json`, or a file in it cannot be read.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, *, template_arguments: Mapping[str, Any] | None = None) -> None:
         folder = Path(folder)
         source = folder / "tokenizer.json"
         if not source.is_file():
@@ -54,31 +61,48 @@ class Tokenizer:
         # Engines pad by themselves, and a prompt must not be cut silently.
         self._backend.no_padding()
         self._backend.no_truncation()
-        settings = _read_json(folder / "tokenizer_config.json")
+        settings = _settings(folder)
         self.special_tokens = {role: text for role in _ROLES if (text := _token_text(settings.get(role)))}
+        self._backend.add_special_tokens(self._undeclared(settings))
         self.stop_tokens = self._stop_tokens(folder)
-        self._chat_source = _chat_template(folder, settings)
+        self._beginning = self._tokens_before()
+        self._templates = _chat_templates(folder, settings)
+        self._compiled = dict[str, jinja2.Template]()
+        self._template_arguments = dict(template_arguments or {})
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a prompt, with the special tokens that the model's tokenizer puts around a text.
+        """Return the token ids of a text that the model goes on with: after the special tokens that begin one.
 
-        A text that starts with the begin-of-sequence token already (chat templates write it) gets no second one.
+        A text that starts with the begin-of-sequence token already gets no second one, and what a tokenizer puts
+        behind a text (the end-of-sequence token, for training on documents) is left out: the model should go on.
         """
         begin = self.special_tokens.get("bos_token")
         written = bool(begin) and text.startswith(str(begin))
-        ids: list[int] = self._backend.encode(text, add_special_tokens=not written).ids
-        return ids
+        return self.encode_piece(text) if written else [*self._beginning, *self.encode_piece(text)]
 
     def encode_piece(self, text: str) -> list[int]:
-        """Return the token ids of a text that continues others, without special tokens around it."""
+        """Return the token ids of a rendered chat, or of a text that continues others: nothing is put around it."""
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
 
-    def decode(self, tokens: Iterable[int]) -> str:
-        """Return the text of token ids (any integers, also a NumPy array), without special tokens."""
+    def decode(self, tokens: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of token ids (any integers, also a NumPy array), by default without special tokens."""
         ids = tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)
-        text: str = self._backend.decode(ids, skip_special_tokens=True)
+        text: str = self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
         return text
+
+    def completion(self, tokens: Iterable[int], *, skip_special_tokens: bool) -> str:
+        """Return a response's text as rewards read it.
+
+        Args:
+            tokens: of the response.
+            skip_special_tokens: `spec.reward.skipSpecialTokens`. If False, those that the model wrote are in the text,
+                but for the last token if it is one that ended the response.
+        """
+        ids = [int(token) for token in tokens]
+        if not skip_special_tokens and ids and ids[-1] in self.stop_tokens:
+            ids.pop()
+        return self.decode(ids, skip_special_tokens=skip_special_tokens)
 
     def name(self, token: int) -> str:
         """Return how the vocabulary writes a token; `<id>` for an id that it does not have."""
@@ -92,7 +116,7 @@ class Tokenizer:
 
     def uses(self, special: str) -> bool:
         """Whether a special token has a role, or the chat template writes it."""
-        return special in self.special_tokens.values() or special in (self._chat_source or "")
+        return special in self.special_tokens.values() or special in "".join(self._templates.values())
 
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None
@@ -106,21 +130,24 @@ class Tokenizer:
         Raises:
             SpecError: the model has no chat template, or the template refuses the messages.
         """
-        if self._chat is None:
-            raise SpecError(
-                "spec.data.promptTemplate",
-                "null asks for the tokenizer's chat template, and this model has none: write a template",
-            )
+        arguments = {
+            "documents": None,
+            "tools": None,
+            **self.special_tokens,
+            **self._template_arguments,
+            "messages": messages,
+            "add_generation_prompt": True,
+        }
+        if tools is not None:
+            arguments["tools"] = list(tools)
         try:
-            return self._chat.render(
-                messages=messages,
-                tools=None if tools is None else list(tools),
-                add_generation_prompt=True,
-                **self.special_tokens,
-            )
-        except jinja2.TemplateError as error:
+            return self._template(has_tools=arguments["tools"] is not None).render(arguments)
+        except SpecError:
+            raise
+        except Exception as error:  # a template is a program: of a null content it may raise TypeError
+            words = str(error) if isinstance(error, jinja2.TemplateError) else error_in_words(error)
             raise SpecError(
-                "spec.data", f"the model's chat template refuses the messages: {error}"
+                "spec.data", f"the model's chat template refuses the messages: {words}"
             ) from error
 
     def render_reply(
@@ -151,18 +178,36 @@ class Tokenizer:
         ending = self.name(last)
         return behind.removeprefix(ending) if last in self.stop_tokens else behind
 
-    @cached_property
-    def _chat(self) -> jinja2.Template | None:
-        """The compiled template, in the environment that transformers gives to chat templates."""
-        if self._chat_source is None:
-            return None
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-        )
-        # Jinja's own filter would escape HTML characters.
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
-        return environment.from_string(self._chat_source)
+    def _template(self, *, has_tools: bool) -> jinja2.Template:
+        """The template that renders chats, with tools or without."""
+        name = "tool_use" if has_tools and "tool_use" in self._templates else "default"
+        if name not in self._templates:
+            raise SpecError(
+                "spec.data.promptTemplate",
+                "null asks for the tokenizer's chat template, and this model has none: write a template",
+            )
+        if name not in self._compiled:
+            self._compiled[name] = _environment().from_string(self._templates[name])
+        return self._compiled[name]
+
+    def _undeclared(self, settings: Mapping[str, Any]) -> list[AddedToken]:
+        """Special tokens of the settings that are words of the vocabulary, and not special in tokenizer.json."""
+        known = {token.content for token in self._backend.get_added_tokens_decoder().values()}
+        texts = list[str | None](self.special_tokens.values())
+        for field in ("extra_special_tokens", "additional_special_tokens"):
+            given = settings.get(field) or []
+            texts += map(_token_text, given.values() if isinstance(given, dict) else given)
+        return [
+            AddedToken(text, special=True, normalized=False)
+            for text in dict.fromkeys(texts)
+            if text and text not in known and self._backend.token_to_id(text) is not None
+        ]
+
+    def _tokens_before(self) -> list[int]:
+        """What the tokenizer puts before a text."""
+        encoding = self._backend.encode("a")
+        before = takewhile(lambda pair: pair[1], zip(encoding.ids, encoding.special_tokens_mask, strict=True))
+        return [number for number, _ in before]
 
     def _stop_tokens(self, folder: Path) -> frozenset[int]:
         """The end-of-sequence token's id and those of generation_config.json (or else config.json)."""
@@ -175,15 +220,27 @@ class Tokenizer:
         return frozenset(stop)
 
 
-def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """Source of the chat template: its own file, or the settings' entry (one template, or several with a `default`)."""
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
-    template = settings.get("chat_template")
-    if isinstance(template, list):
-        return {entry["name"]: entry["template"] for entry in template}.get("default")
-    return template
+def _settings(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json; older models have the special tokens in a file of their own."""
+    settings = _read_json(folder / "tokenizer_config.json")
+    if "added_tokens_decoder" in settings:
+        return settings
+    return {**_read_json(folder / "special_tokens_map.json"), **settings}
+
+
+def _chat_templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Sources of the chat templates by name: files of their own, or the settings' entry (one, or several by name)."""
+    files = {file.stem: file for file in (folder / "additional_chat_templates").glob("*.jinja")}
+    if (file := folder / "chat_template.jinja").is_file():
+        files["default"] = file
+    if files:
+        return {name: file.read_text(encoding="utf-8") for name, file in files.items()}
+    given = settings.get("chat_template") or _read_json(folder / "chat_template.json").get("chat_template")
+    if isinstance(given, list):
+        return {entry["name"]: entry["template"] for entry in given}
+    if isinstance(given, dict):
+        return given
+    return {} if given is None else {"default": given}
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -203,8 +260,39 @@ def _token_text(token: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _to_json(value: Any, *, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+class _Generation(Extension):
+    """`{% generation %}` marks what the assistant says, for training on chats; it renders what it encloses."""
+
+    tags = {"generation"}  # noqa: RUF012  as Jinja declares it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """The statements of the block."""
+        next(parser.stream)
+        return [nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True))]
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    """The environment that transformers gives to chat templates."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    # Jinja's own filter would escape HTML characters.
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)  # noqa: DTZ005  as there
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def _raise_exception(message: str) -> None:

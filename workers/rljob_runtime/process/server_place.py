@@ -7,15 +7,59 @@ has started it as a child (`ServerChild`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import os
 import socket
+import tempfile
 from typing import Protocol
 
+from rljob_core.words import error_in_words
 from rljob_runtime.process.frames import ServerConnection, read_frame
 
 START_SECONDS = 120.0
 """In which a server must greet, while its process starts Python."""
 _LARGEST_GREETING = 64
+_LONGEST_FOLDER = 75
+"""Bytes of the folder in which `multiprocessing` gives a fork server's socket a name that fits into 107."""
+
+
+class WorkerGone(Exception):
+    """The worker has closed its connection to a server, or has ended."""
+
+
+async def received(reader: asyncio.StreamReader, largest: int) -> bytes:
+    """The next frame of the worker, for its server.
+
+    Raises:
+        WorkerGone: there will be none.
+        ValueError: it is larger than that.
+    """
+    try:
+        return await read_frame(reader, largest)
+    except (OSError, asyncio.IncompleteReadError) as error:
+        raise WorkerGone from error
+
+
+def keep_socket_paths_short() -> None:
+    """Have the fork server of this process listen in a folder whose path is short enough, whatever TMPDIR is."""
+    with contextlib.suppress(FileNotFoundError):  # no folder has room: it is said when one is needed
+        if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_FOLDER:
+            tempfile.tempdir = "/tmp"  # noqa: S108  mkdtemp makes a folder of its own there
+
+
+def lack_in_words(error: OSError) -> str:
+    """What this machine lacks for a server's processes, and what to do."""
+    remedies = {
+        errno.ENOSPC: "make room in /tmp (or TMPDIR) and /dev/shm",
+        errno.ENOENT: "make room in one of them, or name another one as TMPDIR",
+        errno.EMFILE: "raise the limit of open files (ulimit -n)",
+        errno.ENFILE: "too many files are open on this machine",
+        errno.EAGAIN: "raise the limit of processes (ulimit -u, or the pod's)",
+        errno.ENOMEM: "give it more memory",
+    }
+    remedy = remedies.get(error.errno or 0)
+    return f"it cannot start its processes: {error_in_words(error)}" + (f": {remedy}" if remedy else "")
 
 
 class ServerPlace(Protocol):

@@ -1,6 +1,6 @@
 """Rewards score answers. This module is what authors of rewards import.
 
-A reward is a callable `(*, completion, item)` that returns a number, as the protocol `Reward` says. `resolve` finds
+A reward is a callable `(*, completion, item)` that returns a number, as `rljob_core.ports.reward` says. `resolve` finds
 rewards by the names that a manifest uses, for the items of a `PromptSource`, which reads what a `DataSpec` names, and
 `score` calls one as a reward worker does. Names that this module does not export may change in any release. Each is
 imported when it is first used, because processes that score are forked from one that has imported as little as

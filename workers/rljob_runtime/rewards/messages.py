@@ -23,6 +23,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, with_config
 
 from rljob_core.ports import LARGEST_SCORE
 from rljob_core.spec import DataSpec
+from rljob_core.trajectory import FinishReason
 
 GREETING = b"rljob-scoring-1"
 LARGEST_REPLY, LARGEST_REQUEST = 16 << 10, 64 << 20
@@ -79,12 +80,14 @@ class ScoringJob:
         held_out: whether that index is of the evaluation's data.
         completion: the response as text.
         item: its item; None if the scoring processes generate it from the index.
+        finish: why the response ended.
     """
 
     prompt: int
     held_out: bool
     completion: str
     item: dict[str, Any] | None = None
+    finish: FinishReason = FinishReason.STOP
 
 
 # ------------------------------------------------------------------------------------------------ from the server
@@ -99,18 +102,22 @@ class ScoringOutcome:
     error: str = ""
 
 
+SetupState = Literal["ready", "refused", "failed", "unable"]
+
+
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True)
 class SetupReply:
     """Whether the functions can score.
 
     Attributes:
-        state: `ready`; `refused` if the spec is wrong; `failed` if the processes die while they load.
+        state: `ready`; `refused` if the spec is wrong; `failed` if the processes die while they load; `unable` if the
+            machine lacks what they need.
         path: the manifest's field that is wrong.
         message: what is wrong.
     """
 
-    state: Literal["ready", "refused", "failed"]
+    state: SetupState
     path: Annotated[str, Field(max_length=_LONGEST_MESSAGE)] = ""
     message: Annotated[str, Field(max_length=_LONGEST_MESSAGE)] = ""
 
@@ -141,7 +148,7 @@ SETUP_REPLY: TypeAdapter[SetupReply] = TypeAdapter(SetupReply)
 SCORING_REPLY: TypeAdapter[ScoringReply] = TypeAdapter(ScoringReply)
 
 
-def setup_reply(state: Literal["ready", "refused", "failed"], path: str = "", message: str = "") -> bytes:
+def setup_reply(state: SetupState, path: str = "", message: str = "") -> bytes:
     """A `SetupReply` as JSON, its texts cut to what the worker reads."""
     reply = SetupReply(state, _readable(path, _LONGEST_MESSAGE), _readable(message, _LONGEST_MESSAGE))
     return SETUP_REPLY.dump_json(reply)

@@ -15,6 +15,7 @@ from typing import Any
 from rljob_core import worker_protocol
 from rljob_core.config import JobConfig
 from rljob_core.errors import ResourceMissing
+from rljob_core.words import error_in_words
 from rljob_runtime.process.frames import ServerConnection
 from rljob_runtime.process.server_child import ServerChild, without_secrets
 from rljob_runtime.process.server_place import ServerPlace
@@ -36,17 +37,19 @@ class Container:
 
     async def connect(self) -> ServerConnection:
         """Connect to the server once it listens."""
+        words = "it does not answer"
         try:
             async with asyncio.timeout(_CONTAINER_STARTS):
                 while True:
                     try:
                         return await asyncio.open_unix_connection(self._path)
-                    except OSError:
+                    except OSError as error:
+                        words = error_in_words(error)
                         await asyncio.sleep(_RETRY)
         except TimeoutError:
             raise ResourceMissing(
                 "spec.reward.template",
-                f"nothing scores answers at {self._path}: read the log of the pod's container "
+                f"nothing scores answers at {self._path} ({words}): read the log of the pod's container "
                 f"{worker_protocol.SCORER}",
             ) from None
 

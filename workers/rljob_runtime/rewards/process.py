@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +19,18 @@ from rljob_core.words import error_in_words, own_traceback
 from rljob_runtime.data.prompts import ItemSource, open_items
 from rljob_runtime.process.lifeline import die_with_parent
 from rljob_runtime.rewards.messages import ItemsSetup, ScoringJob, ScoringOutcome, ScoringSetup
-from rljob_runtime.rewards.registry import NamedReward, raised_in_words, resolve, score
+from rljob_runtime.rewards.registry import (
+    REWARDS,
+    NamedReward,
+    number_of,
+    raised_in_words,
+    resolve,
+    score,
+    value_of,
+)
 
+MADE_UP = "42"
+"""An answer to anything."""
 #: Seconds after which a chunk returns with what is done; the rest goes into other chunks.
 SLICE = 0.1
 _STDERR = 2
@@ -118,6 +128,35 @@ def check() -> tuple[str, str] | None:
     return (_loaded.path, _loaded.message) if isinstance(_loaded, SpecError) else None
 
 
+def try_out(calling: Callable[[str], None]) -> Iterator[tuple[str, RewardFailed, bool]]:
+    """Call each function of the user's once, on a made-up answer: the right one, if the first item has one.
+
+    Args:
+        calling: called with the name of each function before it is called.
+
+    Yields:
+        The names of those that fail, how, and whether what they return is no score, of whatever answer.
+    """
+    if not isinstance(_loaded, _Loaded):
+        return
+    item = _loaded.training.items.item(0)
+    answer = item.get("answer")
+    completion = MADE_UP if answer is None else str(answer)
+    for name, function in _loaded.training.functions:
+        if REWARDS.built_in(name) is not None:
+            continue
+        calling(name)
+        try:
+            value = value_of(name, function, completion, dict(item))
+        except RewardFailed as error:
+            yield name, error, False
+            continue
+        try:
+            number_of(name, value)
+        except RewardFailed as error:
+            yield name, error, True
+
+
 def score_chunk(slot: int, jobs: Sequence[ScoringJob]) -> list[ScoringOutcome]:
     """Outcomes of the first jobs: at least one, and no new one is begun after `SLICE` seconds."""
     if not isinstance(_loaded, _Loaded):
@@ -144,7 +183,9 @@ def _score(data: _ItemsWithRewards, job: ScoringJob, call: CallInProgress) -> Sc
     for position, (name, function) in enumerate(data.functions):
         call.function, call.began = position, time.monotonic()
         try:
-            parts[name] = score(name, function, completion=job.completion, item=item)
+            parts[name] = score(
+                name, function, completion=job.completion, item=item, finish_reason=job.finish.value
+            )
         except RewardOutOfRange as error:
             return ScoringOutcome(error=f"RewardOutOfRange: {error}")
         except RewardFailed as error:

@@ -6,21 +6,25 @@
 | `verifier` | the data set's own score (reasoning-gym) |
 | `math_verify` | 1 if both are the same mathematical value (`math-verify`), else 0 |
 | `python_tests` | 1 if the item's `tests` pass with the completion's code, in a sandbox, else 0 |
-| `package.module:function` | what the function returns, called with `completion` and `item` by keyword |
+| `package.module:function` | what the function returns, called with what it takes of `ARGUMENTS` by keyword |
 
 Any other name is one that an installed distribution offers (`rljob_runtime.plugins`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from decimal import Decimal
 from numbers import Real
 from typing import Any, Protocol
 
 from rljob_core.errors import RewardFailed, RewardOutOfRange, SpecError
 from rljob_core.ports import LARGEST_SCORE, Reward
+from rljob_core.ports.reward import ARGUMENTS
 from rljob_core.words import error_in_words, place_in_words
 from rljob_runtime.data.prompts import ItemSource
 from rljob_runtime.plugins import Registry, imported
@@ -36,6 +40,7 @@ class Data(Protocol):
         """The items."""
 
 
+_MUST_TAKE = f"it must take the keyword arguments completion and item, or those that it needs of {', '.join(ARGUMENTS)}"
 ERROR_CHARACTERS = 400
 """Length to which the text of an error is cut where it enters, so that the whole of a failure's detail is kept."""
 
@@ -56,8 +61,8 @@ def resolve(
         loading: called with each name before what it names is loaded.
 
     Raises:
-        SpecError: a name is unknown, offered or given twice, does not load, cannot be called with `completion` and
-            `item`, or needs what the data has not.
+        SpecError: a name is unknown, offered or given twice, does not load, cannot be called with `ARGUMENTS`, or needs
+            what the data has not.
     """
     resolved = list[NamedReward]()
     for position, name in enumerate(functions):
@@ -73,7 +78,9 @@ def resolve(
     return resolved
 
 
-def score(name: str, function: Reward, *, completion: str, item: Mapping[str, Any]) -> float:
+def score(
+    name: str, function: Reward, *, completion: str, item: Mapping[str, Any], finish_reason: str = "stop"
+) -> float:
     """One function's score.
 
     Raises:
@@ -81,14 +88,41 @@ def score(name: str, function: Reward, *, completion: str, item: Mapping[str, An
         RewardOutOfRange: the number is not finite, or larger than `LARGEST_SCORE`.
         KeyboardInterrupt: somebody interrupts this process, or the function says so.
     """
+    return number_of(name, value_of(name, function, completion, item, finish_reason))
+
+
+def value_of(
+    name: str, function: Reward, completion: str, item: Mapping[str, Any], finish_reason: str = "stop"
+) -> Any:
+    """What one function returns; of an `async def`, what its coroutine does.
+
+    Raises:
+        RewardFailed: it raised anything (also `SystemExit`).
+        KeyboardInterrupt: somebody interrupts this process, or the function says so.
+    """
+    given = dict(zip(ARGUMENTS, (completion, item, finish_reason, finish_reason == "length"), strict=True))
+    called: Callable[..., Any] = function
+    taken = {argument: given[argument] for argument in _taken(called)}
     try:
-        value = function(completion=completion, item=item)
+        value = called(**taken)
+        return _finished(value) if inspect.isawaitable(value) else value
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         raise RewardFailed(f"{name} raised {raised_in_words(function, error)}") from error
+
+
+def number_of(name: str, value: Any) -> float:
+    """What a function has returned, as a score.
+
+    Raises:
+        RewardFailed: it is no number.
+        RewardOutOfRange: the number is not finite, or larger than `LARGEST_SCORE`.
+    """
     try:
-        number = float(value) if isinstance(value, Real) else None
+        if getattr(value, "shape", None) == ():  # a scalar of NumPy, torch or JAX: also a bool
+            value = value.item()
+        number = float(value) if isinstance(value, Real | Decimal) else None
     except OverflowError:
         number = math.inf
     except Exception as error:
@@ -102,6 +136,29 @@ def score(name: str, function: Reward, *, completion: str, item: Mapping[str, An
             f"{name} returned {number:g}; a score lies between {-LARGEST_SCORE:g} and {LARGEST_SCORE:g}"
         )
     return number
+
+
+def _taken(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The `ARGUMENTS` that a function takes."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return ARGUMENTS
+    names = {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL}
+    return tuple(argument for argument in ARGUMENTS if argument in names)
+
+
+def _finished(value: Awaitable[Any]) -> Any:
+    """The result of a coroutine. All of a thread's run on one loop, so that what they keep of it stays usable."""
+
+    async def result() -> Any:
+        return await value
+
+    if (runner := getattr(_thread, "runner", None)) is None:
+        runner = _thread.runner = asyncio.Runner()
+    return runner.run(result())
+
+
+_thread = threading.local()
 
 
 def raised_in_words(function: Reward, error: BaseException) -> str:
@@ -198,13 +255,18 @@ def _callable(made: Any) -> Reward:
     """It, as a reward.
 
     Raises:
-        TypeError: it cannot be called with `completion` and `item`.
+        TypeError: it cannot be called with `ARGUMENTS`.
     """
     if not callable(made):
         raise TypeError(f"it is not a function, but {type(made).__name__}")
-    try:
-        inspect.signature(made).bind(completion="", item={})
-    except TypeError as error:
-        raise TypeError(f"it must take the keyword arguments completion and item: {error}") from error
     reward: Reward = made
+    try:
+        inspect.signature(made).bind(**dict.fromkeys(_taken(made)))
+    except (TypeError, ValueError) as error:  # the latter of what is written in C
+        hint = (
+            "; it is called with one answer, never with a list of them" if "completions" in str(error) else ""
+        )
+        raise TypeError(f"{_MUST_TAKE}: {error}{hint}") from error
+    if not _taken(made):
+        raise TypeError(f"{_MUST_TAKE}: it takes none of them")
     return reward

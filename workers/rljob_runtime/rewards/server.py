@@ -19,10 +19,17 @@ import signal
 import sys
 
 from rljob_core.errors import RewardFailed, SpecError
+from rljob_core.words import error_in_words
 from rljob_runtime.process.confinement import confine
-from rljob_runtime.process.frames import frame, read_frame
+from rljob_runtime.process.frames import frame
 from rljob_runtime.process.lifeline import die_with_parent
-from rljob_runtime.process.server_place import standard_input
+from rljob_runtime.process.server_place import (
+    WorkerGone,
+    keep_socket_paths_short,
+    lack_in_words,
+    received,
+    standard_input,
+)
 from rljob_runtime.rewards.messages import (
     GREETING,
     LARGEST_REQUEST,
@@ -62,10 +69,10 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     pool: RewardPool | None = None
     try:
         writer.write(frame(GREETING))
-        setup: ScoringSetup = pickle.loads(await read_frame(reader, LARGEST_REQUEST))  # noqa: S301 the worker's
-        confine(network=setup.network)
-        pool = RewardPool(setup)
+        setup: ScoringSetup = pickle.loads(await received(reader, LARGEST_REQUEST))  # noqa: S301 the worker's
         try:
+            confine(network=setup.network)
+            pool = RewardPool(setup)
             if not await _started(pool, reader):
                 return
         except SpecError as error:
@@ -74,17 +81,21 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         except RewardFailed as error:
             writer.write(frame(setup_reply("failed", message=str(error))))
             return
+        except OSError as error:
+            log.error("%s", lack_in_words(error))  # noqa: TRY400  it says all
+            writer.write(frame(setup_reply("unable", message=lack_in_words(error))))
+            return
         writer.write(frame(setup_reply("ready")))
         replies = _Replies(writer)
         async with asyncio.TaskGroup() as scoring:
             # Both come from one frame; a job ends the group only if no process of the pool stays alive.
             while True:
-                number, job = pickle.loads(await read_frame(reader, LARGEST_REQUEST))  # noqa: S301 the worker's
+                number, job = pickle.loads(await received(reader, LARGEST_REQUEST))  # noqa: S301 the worker's
                 scoring.create_task(_score(pool, number, job, replies))
-    except* (OSError, asyncio.IncompleteReadError):
-        pass  # the worker has gone, or it only asked whether this server lives
-    except* RewardFailed as failures:
-        log.error("%s", failures.exceptions[0])  # noqa: TRY400  it says all
+    except* WorkerGone:
+        pass  # or it only asked whether this server lives
+    except* (RewardFailed, OSError) as failures:
+        log.error("%s", error_in_words(failures))  # noqa: TRY400  it says all
     finally:
         if pool is not None:
             await pool.close()
@@ -138,6 +149,7 @@ def main() -> None:
     """Serve the socket at the path that the command line gives, else the standard input."""
     die_with_parent()
     logging.basicConfig(level="INFO", format="%(asctime)s scoring %(levelname)s %(name)s: %(message)s")
+    keep_socket_paths_short()
     path = sys.argv[1:]
     asyncio.run(_listen(path[0]) if path else _serve_standard_input())
 

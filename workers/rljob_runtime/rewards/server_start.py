@@ -34,7 +34,11 @@ _MAX_FAILED_STARTS = 5
 _MAX_LOST_LOADING = 3
 
 
-class _LostLoading(Exception):
+class _NotStarted(Exception):
+    """The server cannot start what it needs."""
+
+
+class _LostLoading(_NotStarted):
     """The server ended, or closed the connection, while it loaded the functions."""
 
 
@@ -72,11 +76,11 @@ class ServerStart:
                 OSError,
                 asyncio.IncompleteReadError,
                 ValueError,
-                _LostLoading,
+                _NotStarted,
             ) as error:  # TimeoutError, too
                 failures += 1
                 lost = isinstance(error, _LostLoading)
-                words = str(error) if lost else error_in_words(error)
+                words = str(error) if isinstance(error, _NotStarted) else error_in_words(error)
                 log.warning("the scoring server does not start: %s", words)
                 if self._seconds is None and lost and failures >= _MAX_LOST_LOADING:
                     await self._blame(words)
@@ -102,7 +106,7 @@ class ServerStart:
                     continue
             except _LostLoading as error:
                 words = str(error)
-            except (OSError, asyncio.IncompleteReadError, ValueError):
+            except (OSError, asyncio.IncompleteReadError, ValueError, _NotStarted):
                 continue  # it is lost over something else
             module = name.partition(":")[0]
             raise SpecError(
@@ -113,7 +117,10 @@ class ServerStart:
         """A connection to a server that has loaded what the setup names."""
         reader, writer = connection = await self._place.connect()
         try:
-            await wait_for_greeting(connection, GREETING)
+            try:
+                await wait_for_greeting(connection, GREETING)
+            except (ConnectionError, asyncio.IncompleteReadError) as error:
+                raise _NotStarted(await self._place.end()) from error
             writer.write(frame(pickled(setup)))
             # The server itself limits what functions load at first; this is for one that no longer does.
             first = self._seconds is None
@@ -124,6 +131,8 @@ class ServerStart:
                 except (ConnectionError, asyncio.IncompleteReadError) as error:
                     raise _LostLoading(await self._place.end()) from error
             reply = SETUP_REPLY.validate_json(answer)
+            if reply.state == "unable":
+                raise _NotStarted(reply.message)
             if reply.state != "ready" and first:  # what cannot load once is nothing that a restart mends
                 raise SpecError(reply.path or FIELD, reply.message)
             if reply.state != "ready":  # a spec that was right remains right, whatever a server says

@@ -2,9 +2,11 @@
 
     python -m rljob_runtime.rewards.trial REPORT < setup
 
-The process reads a pickled `ScoringSetup`, and writes to the file REPORT, as JSON, which function it loads, and at last
-whether all of them have loaded. What it prints is kept for the error. Its child does so, in fact: code that ends the
-process that has started its own ends this one, and not the one that waits for the report.
+The process reads a pickled `ScoringSetup`, and writes to the open file REPORT, as JSON, which function it loads, and at
+last whether all have loaded. If seconds for calls come with the setup, it then calls each once, on a made-up answer,
+and writes what comes of that: a function that returns no number cannot score, one that raises perhaps can.
+What the process prints is kept for the error. Its child does so, in fact: code that ends the process that has started
+its own ends this one, and not the one that waits for the report.
 """
 
 from __future__ import annotations
@@ -18,11 +20,9 @@ import pickle
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rljob_core import worker_protocol
 from rljob_core.errors import SpecError
@@ -40,6 +40,7 @@ LOAD_SECONDS = 900.0
 FIELD = "spec.reward.functions"
 #: Bytes at the end of the process's output that are read for its last words.
 _OUTPUT = 16 << 10
+_ALARM = 128 + signal.SIGALRM
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,8 @@ class TrialLoad:
     """How the process ended that loaded the functions of a job.
 
     Attributes:
-        error: what is wrong with the functions; None if they have loaded.
+        error: what is wrong with the functions; None if they have loaded, and return numbers where they were called.
+        warnings: what else came of calling them.
         code: the process's exit code, 128 + n for signal n; None if it did not end in time.
         output: what it printed at last.
     """
@@ -55,36 +57,52 @@ class TrialLoad:
     error: SpecError | None
     code: int | None
     output: str = ""
+    warnings: tuple[str, ...] = ()
 
 
-def load_on_trial(setup: ScoringSetup, *, seconds: float = LOAD_SECONDS) -> TrialLoad:
+def load_on_trial(
+    setup: ScoringSetup, *, seconds: float = LOAD_SECONDS, call_seconds: float | None = None
+) -> TrialLoad:
     """Load the functions in a process of their own and wait for its end; it inherits this process's variables.
 
     Args:
         setup: what the job needs.
         seconds: after which the process is killed.
+        call_seconds: how long a call of each function may take; None: they are not called.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        report, printed = Path(folder) / "report", Path(folder) / "output"
-        with printed.open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "rljob_runtime.rewards.trial", str(report)],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # so that what the code starts can be killed with it
-                env={**os.environ, **_inherited()},
-            )
-            try:
-                code = _wait(process, pickled(setup), seconds)
-            finally:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        said = printed.read_bytes()[-_OUTPUT:].decode(errors="replace")
-        if said:
-            log.info("while functions were loaded on trial: %s", said)
-        return TrialLoad(_judged(setup, _read(report), code, said, seconds), code, said)
+    # In memory: a full disk is not the fault of the functions.
+    with _in_memory("report") as report, _in_memory("output") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rljob_runtime.rewards.trial", str(report.fileno())],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            pass_fds=[report.fileno()],
+            start_new_session=True,  # so that what the code starts can be killed with it
+            env={**os.environ, **_inherited()},
+        )
+        try:
+            code = _wait(process, pickled((setup, call_seconds)), seconds)
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        said = _text(output)[-_OUTPUT:]
+        lines = _read(_text(report))
+    if said:
+        log.info("while functions were loaded on trial: %s", said)
+    error = _judged(setup, lines, code, said, seconds)
+    return TrialLoad(error, code, said, () if error else tuple(_warnings(setup, lines, code, call_seconds)))
+
+
+def _in_memory(name: str) -> BinaryIO:
+    return os.fdopen(os.memfd_create(name), "r+b")
+
+
+def _text(file: BinaryIO) -> str:
+    """What other processes have written to a file."""
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def names_user_code(setup: ScoringSetup) -> list[str]:
@@ -119,23 +137,29 @@ def _ended(child: int) -> int:
     return shell_code(os.waitstatus_to_exitcode(status))
 
 
-def _read(report: Path) -> dict[str, Any]:
-    """What the process reported: the last of its lines that is whole."""
-    with contextlib.suppress(OSError, ValueError):
-        lines = report.read_text(encoding="utf-8").splitlines()
-        found = json.loads(lines[-1]) if lines else {}
-        return found if isinstance(found, dict) else {}
-    return {}
+def _read(report: str) -> list[dict[str, Any]]:
+    """What the process reported: its lines that are whole."""
+    found = list[dict[str, Any]]()
+    with contextlib.suppress(ValueError):
+        for text in report.splitlines():
+            if isinstance(line := json.loads(text), dict):
+                found.append(line)
+    return found
 
 
 def _judged(
-    setup: ScoringSetup, report: Mapping[str, Any], code: int | None, said: str, seconds: float
+    setup: ScoringSetup, lines: Sequence[Mapping[str, Any]], code: int | None, said: str, seconds: float
 ) -> SpecError | None:
-    if report.get("state") == "loaded":
+    for line in lines:
+        if line.get("state") == "refused":
+            return SpecError(str(line["path"]), str(line["message"]))
+        if line.get("state") == "unusable" and line.get("name") in setup.functions:
+            return SpecError(
+                field_of(line["name"], setup), f"{line['message']}; it was called on a made-up answer"
+            )
+    if any(line.get("state") == "loaded" for line in lines):
         return None
-    if report.get("state") == "refused":
-        return SpecError(str(report["path"]), str(report["message"]))
-    name = report.get("loading")
+    name = lines[-1].get("loading") if lines else None
     path, what = FIELD, ", ".join(names_user_code(setup)) or ", ".join(setup.functions)
     if name in setup.functions:
         path, what = field_of(name, setup), name
@@ -143,6 +167,21 @@ def _judged(
         return SpecError(path, took_too_long(what, seconds))
     module = what.partition(":")[0]
     return SpecError(path, f"{module} ends the process that imports it: {end_with_last_words(code, said)}")
+
+
+def _warnings(
+    setup: ScoringSetup, lines: Sequence[Mapping[str, Any]], code: int | None, seconds: float | None
+) -> Iterator[str]:
+    for line in lines:
+        if line.get("state") == "failed" and line.get("name") in setup.functions:
+            yield (
+                f"{field_of(line['name'], setup)}: {line['message']}, when it was called on a made-up answer: "
+                "answers that it raises for have no score, and are generated again"
+            )
+    name = lines[-1].get("calling") if lines else None
+    if name in setup.functions:
+        ended = f"had not returned after {seconds:g} s" if code in (None, _ALARM) else "ended its process"
+        yield f"{field_of(name, setup)}: {name} {ended}, when it was called on a made-up answer"
 
 
 def took_too_long(what: str, seconds: float) -> str:
@@ -160,10 +199,11 @@ def main() -> None:
         os._exit(_ended(child))
     die_with_parent()
     faulthandler.enable()
-    setup: ScoringSetup = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  the parent's
+    setup: ScoringSetup
+    setup, call_seconds = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  the parent's
     from rljob_runtime.rewards import process
 
-    with Path(sys.argv[1]).open("w", encoding="utf-8") as report:
+    with os.fdopen(int(sys.argv[1]), "w", encoding="utf-8") as report:
 
         def say(line: Mapping[str, str]) -> None:
             report.write(json.dumps(line) + "\n")
@@ -172,6 +212,18 @@ def main() -> None:
         process.load(setup, (), loading=lambda name: say({"loading": name}))
         wrong = process.check()
         say({"state": "refused", "path": wrong[0], "message": wrong[1]} if wrong else {"state": "loaded"})
+
+        def calling(name: str) -> None:
+            say({"calling": name})
+            signal.setitimer(
+                signal.ITIMER_REAL, call_seconds
+            )  # which ends the process: nothing else may be able to
+
+        if call_seconds is not None:
+            for name, error, never in process.try_out(calling):
+                say({"state": "unusable" if never else "failed", "name": name, "message": str(error)})
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            say({"state": "called"})
         os._exit(0)  # threads of the user's module keep nobody waiting
 
 

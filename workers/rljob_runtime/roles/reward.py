@@ -102,7 +102,12 @@ async def run_reward(
         async def score_and_publish(trajectory: Trajectory, digest: str, received: float) -> None:
             with recorder.timed(RewardMetrics.SCORE_SECONDS):
                 result = await score(
-                    trajectory, digest, scorer=scorer, tokenizer=tokenizer, has_environment=has_environment
+                    trajectory,
+                    digest,
+                    scorer=scorer,
+                    tokenizer=tokenizer,
+                    skip_special_tokens=config.spec.reward.skip_special_tokens,
+                    has_environment=has_environment,
                 )
             recorder.add(RewardMetrics.SCORED, 1, "failed" if result.error else "scored")
             await publisher.publish(result)
@@ -157,6 +162,7 @@ async def score(
     *,
     scorer: Scorer,
     tokenizer: Tokenizer,
+    skip_special_tokens: bool = True,
     has_environment: bool = False,
 ) -> RewardResult:
     """Score a trajectory.
@@ -166,15 +172,18 @@ async def score(
         digest: digest of the trajectory's payload, which the result repeats.
         scorer: has reward functions run.
         tokenizer: decodes the response.
+        skip_special_tokens: `spec.reward.skipSpecialTokens`.
         has_environment: whether the score that its environment gave it is one of the parts.
     """
     try:
-        completion = tokenizer.decode(response(trajectory))
+        completion = tokenizer.completion(response(trajectory), skip_special_tokens=skip_special_tokens)
     # Token ids outside any range. Without a result for them, the message would be delivered again forever.
     except OverflowError as error:
         outcome = ScoringOutcome(error=f"RewardRaised: the response does not decode: {error}")
     else:
-        outcome = await scorer.score(ScoringJob(trajectory.prompt, is_evaluation(trajectory.id), completion))
+        held_out = is_evaluation(trajectory.id)
+        job = ScoringJob(trajectory.prompt, held_out, completion, finish=trajectory.finish)
+        outcome = await scorer.score(job)
     if has_environment and not outcome.error:
         outcome = with_environments_score(outcome, trajectory)
     result = RewardResult(

@@ -19,6 +19,7 @@ def count_bytes(text: str) -> int:
 
 def token_counter(config: JobConfig) -> Callable[[str], int]:
     """Counts a prompt's tokens as engines do; their upper bound, if the coordinator cannot read the model."""
+    from rljob_runtime.data.prompts import prompt_encoder
     from rljob_runtime.model.tokenizer import Tokenizer  # its library takes a second to import
 
     try:
@@ -26,4 +27,5 @@ def token_counter(config: JobConfig) -> Callable[[str], int]:
     except SpecError as error:
         log.info("the lengths of prompts are counted in bytes: %s", error)
         return count_bytes
-    return lambda text: len(tokenizer.encode(text))
+    encode = prompt_encoder(config.spec.data, tokenizer)
+    return lambda text: len(encode(text))

@@ -88,7 +88,7 @@ class Assignments:
         self._config = config
         self._store = store
         self._engine = engine
-        self._requests = EngineRequests(config.spec.rollout.sampling, tokenizer)
+        self._requests = EngineRequests(config, tokenizer)
         self._announced = announced
         self._progress = progress
         self._progress_store = progress_store

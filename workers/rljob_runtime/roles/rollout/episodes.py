@@ -101,7 +101,7 @@ class Episodes:
         self._client = client
         self._reader = ObservationReader(tokenizer, vocabulary=vocabulary)
         self._assignments = assignments
-        self._requests = EngineRequests(config.spec.rollout.sampling, tokenizer)
+        self._requests = EngineRequests(config, tokenizer)
         self.turns = EngineTurns(engine, assignments, self._requests)
         self._instance = instance
         self._metrics = metrics

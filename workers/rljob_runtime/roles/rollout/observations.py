@@ -85,10 +85,10 @@ class ObservationReader:
         """
 
         def encoded() -> list[int] | None:
-            text = observation.text or ""
-            if observation.messages is not None:
-                text = self._tokenizer.render_chat(observation.messages, tools=observation.tools)
-            return _bounded(text, self._tokenizer.encode, room)
+            if observation.messages is None:
+                return _bounded(observation.text or "", self._tokenizer.encode, room)
+            chat = self._tokenizer.render_chat(observation.messages, tools=observation.tools)
+            return _bounded(chat, self._tokenizer.encode_piece, room)
 
         if observation.tokens is not None:
             tokens = self._checked(observation.tokens, room)

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rljob_core.config import JobConfig
 from rljob_core.errors import GenerationFailed
 from rljob_core.messages import Generate
 from rljob_core.ports import Engine, Progress, Request
-from rljob_core.spec import SamplingSpec
 from rljob_core.stable_hash import stable_hash
+from rljob_runtime.data.prompts import prompt_encoder
 from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.roles.rollout.running import Running, request_of
 
@@ -21,17 +22,18 @@ class EngineRequests:
     """Makes requests as a job samples.
 
     Args:
-        sampling: `spec.rollout.sampling`.
+        config: the job's.
         tokenizer: encodes the prompts.
     """
 
-    def __init__(self, sampling: SamplingSpec, tokenizer: Tokenizer) -> None:
-        self._sampling = sampling
+    def __init__(self, config: JobConfig, tokenizer: Tokenizer) -> None:
+        self._sampling = config.spec.rollout.sampling
         self._tokenizer = tokenizer
+        self._encode = prompt_encoder(config.spec.data, tokenizer)
 
     def prompt(self, work: Generate) -> NDArray[np.int32]:
         """The tokens of an assignment's prompt: int32 [p]."""
-        return np.asarray(self._tokenizer.encode(work.text), dtype=np.int32)
+        return np.asarray(self._encode(work.text), dtype=np.int32)
 
     def first(self, work: Generate, inherited: Progress | None) -> Request:
         """The request of an assignment, which begins at its prompt or behind what it inherits."""
