@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rljob_core.advantage import is_uniform
 from rljob_core.messages import StepMetrics
 from rljob_core.spec import RLJobSpec
 
@@ -102,7 +103,7 @@ def _solved(commits: Sequence[StepMetrics]) -> NoSignal | None:
     """
     best, first = commits[-1].reward_mean, len(commits)
     while first and (line := commits[first - 1]).groups_uniform == 1.0 and not line.reward_std:
-        if line.reward_mean != best:
+        if not is_uniform([line.reward_mean or 0.0, best or 0.0]):
             break
         first -= 1
     earlier = commits[:first]
@@ -112,7 +113,7 @@ def _solved(commits: Sequence[StepMetrics]) -> NoSignal | None:
         return None  # nothing was ever learned
     for line in earlier:
         mean = line.reward_mean
-        if mean is not None and (mean > best or (mean == best and line.reward_std)):
+        if mean is not None and (line.reward_std if is_uniform([mean, best]) else mean > best):
             return None
     return NoSignal(
         "Solved",

@@ -138,7 +138,7 @@ def _commit(context: PlannerContext, proposal: StepCommitted) -> bool:
     siblings = [sibling for group in groups for sibling in group.siblings]
     for group in groups:
         context.lengths.consumed(group)
-    context.metrics.consumed(groups, step=state.version, open_groups=state.groups)
+    context.metrics.consumed(groups, step=state.version, open_groups=state.groups, untrained=state.untrained)
     context.emit(proposal if proposal.epoch == context.epoch else recovery.restored(state, proposal))
     context.admission.committed(context.now)
     context.transfers.committed(proposal.version, context.now)

@@ -151,7 +151,7 @@ class RLJobStatus(ApiModel):
     writer_epoch: int = 0
     """Writer epoch of the coordinator: one more each time that a coordinator takes over."""
     reward_mean: float | None = None
-    """Mean reward of the last step."""
+    """Mean reward of all answers that were scored for the last step, those of replaced groups included."""
     staleness_max: int | None = None
     """Largest staleness consumed."""
     staleness_mean: float | None = None
