@@ -376,6 +376,37 @@ MANIFESTS = [
         ),
     ),
     case(
+        "spec.reward.weights",
+        [1.0, 2.0],
+        said("weights are one for each function, in the order of functions: add or remove some"),
+    ),
+    case(
+        "spec.reward.functions",
+        ["truncationPenalty"],
+        said(
+            "truncationPenalty is what spec.algorithm.truncated takes away: name the function in another way"
+        ),
+    ),
+    case(
+        "spec.algorithm.learningRateSchedule",
+        "Linear",
+        said(
+            "learningRateSchedule Linear and Cosine end at a step: add decaySteps, for instance the value of steps"
+        ),
+        at="spec.algorithm.decaySteps",
+    ),
+    case(
+        "spec.algorithm.decaySteps",
+        3,
+        said("the learning rate falls after the warm-up: make decaySteps more than warmupSteps"),
+        **{"spec.algorithm.warmupSteps": 3},
+    ),
+    case(
+        "spec.algorithm.minLearningRate",
+        1e-3,
+        said("minLearningRate is more than learningRate, the peak: lower it"),
+    ),
+    case(
         "spec.trainer.minNodes",
         2,
         said("minNodes is more than numNodes: lower it, or raise numNodes, with which the gang starts"),

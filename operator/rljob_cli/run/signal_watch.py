@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rljob_core.advantage import is_uniform
 from rljob_core.messages import StepMetrics
-from rljob_core.spec import RLJobSpec
+from rljob_core.spec import TRUNCATION, RLJobSpec
 
 EARLY_STEPS = 3
 """Steps after which a run is judged; a shorter run is judged by all of its steps."""
@@ -154,7 +154,7 @@ def _uniform(newest: Sequence[StepMetrics], steps: str) -> NoSignal:
 def _silent_functions(commits: Sequence[StepMetrics], *, steps: str) -> list[NoSignal]:
     """Functions that have given 0 to every answer, beside others that have not."""
     known = [line.reward_parts for line in commits if line.reward_parts]
-    names = {name for parts in known for name in parts}
+    names = {name for parts in known for name in parts} - {TRUNCATION}
     silent = sorted(name for name in names if not any(parts.get(name) for parts in known))
     if not silent or len(silent) == len(names):
         return []  # if all of them are silent, all groups are equal

@@ -39,8 +39,9 @@ from rljob_operator.nats.permissions import Holder
 READS: Mapping[Role, tuple[str, ...]] = {
     Role.COORDINATOR: COORDINATOR_READS,
     Role.REWARD: (
-        "model.uri", "data", "evaluation", "reward.functions", "reward.timeoutSeconds", "reward.network",
-        "samples", "nats.url", "nats.credentialsSecret",
+        "model.uri", "data", "evaluation", "reward.functions", "reward.weights", "reward.timeoutSeconds",
+        "reward.timeoutScore", "reward.network", "algorithm.truncated", "algorithm.truncationPenalty", "samples",
+        "nats.url", "nats.credentialsSecret",
     ),
     Role.ROLLOUT: (
         "model", "rollout.engine", "rollout.environment", "rollout.progressTokens", "rollout.hangSeconds",

@@ -166,7 +166,7 @@ def _on_score(context: PlannerContext, result: RewardResult) -> None:
         if result.trajectory not in run.unscored:  # the score came before the payload's header
             context.messages.keep_early(result)
             return
-        if failure_of(result, functions=context.spec.reward.functions):
+        if failure_of(result, context.spec):
             run.retry(result.trajectory, max_attempts=context.spec.pipeline.max_attempts, failure=True)
         else:
             run.score(result.trajectory, result.reward)
@@ -186,7 +186,7 @@ def _on_reward(context: PlannerContext, result: RewardResult) -> None:
     payload = sibling.payload
     if sibling.state is not State.GENERATED or payload is None or payload.digest != result.payload_digest:
         return
-    if failure := failure_of(result, functions=context.spec.reward.functions):
+    if failure := failure_of(result, context.spec):
         reason, detail = failure
         endings.fail_sibling(context, sibling, reason, detail=detail)
         return

@@ -25,8 +25,8 @@ from rljob_core.config import JobConfig
 from rljob_core.messages import REWARD_ACK_WAIT, REWARD_BATCH, REWARD_QUEUE, RewardBatch, RewardResult
 from rljob_core.messages.limits import MESSAGE_RESULTS
 from rljob_core.ports import Channel, MessageStore
-from rljob_core.spec import ENVIRONMENT_SCORE
-from rljob_core.trajectory import Source, Trajectory, is_evaluation
+from rljob_core.spec import ENVIRONMENT_SCORE, TRUNCATION, RLJobSpec
+from rljob_core.trajectory import FinishReason, Source, Trajectory, is_evaluation
 from rljob_runtime.locations import model_folder
 from rljob_runtime.messaging.summaries import PayloadSummary
 from rljob_runtime.messaging.trajectories import TrajectoryDelivery, TrajectoryStore
@@ -81,7 +81,6 @@ async def run_reward(
     tokenizer = Tokenizer(model_folder(config))
     scorer = Scorer(config, workers=workers)
     samples = open_sample_log(config, tokenizer)
-    has_environment = ENVIRONMENT_SCORE in config.spec.reward.functions
     try:
         await scorer.start()
         trajectories = TrajectoryStore(store, max_tokens=config.spec.rollout.sampling.max_tokens)
@@ -101,9 +100,7 @@ async def run_reward(
 
         async def score_and_publish(trajectory: Trajectory, digest: str, received: float) -> None:
             with recorder.timed(RewardMetrics.SCORE_SECONDS):
-                result = await score(
-                    trajectory, digest, scorer=scorer, tokenizer=tokenizer, has_environment=has_environment
-                )
+                result = await score(trajectory, digest, scorer=scorer, tokenizer=tokenizer, spec=config.spec)
             recorder.add(RewardMetrics.SCORED, 1, "failed" if result.error else "scored")
             await publisher.publish(result)
             if samples is not None:
@@ -157,7 +154,7 @@ async def score(
     *,
     scorer: Scorer,
     tokenizer: Tokenizer,
-    has_environment: bool = False,
+    spec: RLJobSpec,
 ) -> RewardResult:
     """Score a trajectory.
 
@@ -166,7 +163,7 @@ async def score(
         digest: digest of the trajectory's payload, which the result repeats.
         scorer: has reward functions run.
         tokenizer: decodes the response.
-        has_environment: whether the score that its environment gave it is one of the parts.
+        spec: the job's, by which the environment's score, weights and penalties count.
     """
     try:
         completion = tokenizer.decode(response(trajectory))
@@ -175,8 +172,8 @@ async def score(
         outcome = ScoringOutcome(error=f"RewardRaised: the response does not decode: {error}")
     else:
         outcome = await scorer.score(ScoringJob(trajectory.prompt, is_evaluation(trajectory.id), completion))
-    if has_environment and not outcome.error:
-        outcome = with_environments_score(outcome, trajectory)
+    if not outcome.error:
+        outcome = rewarded(outcome, trajectory, spec)
     result = RewardResult(
         trajectory=trajectory.id,
         attempt=trajectory.attempt,
@@ -190,12 +187,17 @@ async def score(
     return dataclasses.replace(result, digest=result_digest(result))
 
 
-def with_environments_score(outcome: ScoringOutcome, trajectory: Trajectory) -> ScoringOutcome:
-    """The outcome with the score that an episode's environment gave it as one part more."""
-    if trajectory.score is None:
-        return ScoringOutcome(error="RewardRaised: the trajectory has no score of its environment")
-    parts = {**outcome.parts, ENVIRONMENT_SCORE: trajectory.score}
-    return ScoringOutcome(sum(parts.values()), parts)
+def rewarded(outcome: ScoringOutcome, trajectory: Trajectory, spec: RLJobSpec) -> ScoringOutcome:
+    """The outcome with what the functions do not score: its environment's score, and the penalty of being cut off."""
+    parts = dict(outcome.parts)
+    if ENVIRONMENT_SCORE in spec.reward.functions:
+        if trajectory.score is None:
+            return ScoringOutcome(error="RewardRaised: the trajectory has no score of its environment")
+        parts[ENVIRONMENT_SCORE] = trajectory.score
+    if spec.algorithm.truncated == "Penalise" and not is_evaluation(trajectory.id):
+        is_cut = trajectory.finish is FinishReason.LENGTH
+        parts[TRUNCATION] = -spec.algorithm.truncation_penalty if is_cut else 0.0
+    return ScoringOutcome(spec.reward.total(parts), parts)
 
 
 def lost(summary: PayloadSummary) -> RewardResult:

@@ -96,6 +96,11 @@ class CoordinatorMetrics:
     REWARD_MEAN_TRAINED = gauge(
         "rljob_coordinator_reward_mean_trained", "Mean reward of the answers that the newest step trained on."
     )
+    REWARD_PART = gauge(
+        "rljob_coordinator_reward_part_mean",
+        "Mean score of each reward function, before its weight, over the answers of reward_mean.",
+        "function",
+    )
     HELDOUT_REWARD = gauge(
         "rljob_coordinator_heldout_reward_mean",
         "Mean reward of the newest evaluation, by how it was sampled: sampled or greedy.",

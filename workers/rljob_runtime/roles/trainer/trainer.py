@@ -102,7 +102,11 @@ class Trainer:
         self._checkpoints = Checkpointing(
             store, checkpoints, backend, self._policy, attempt=attempt, metrics=self._metrics
         )
-        self._reader = MicroBatchReader(store, max_tokens=config.spec.rollout.sampling.max_tokens)
+        self._reader = MicroBatchReader(
+            store,
+            max_tokens=config.spec.rollout.sampling.max_tokens,
+            masks_truncated=config.spec.algorithm.truncated == "Mask",
+        )
         self._consumed_log = consumed_log
         self._proposal: StepCommitted | None = None
         self._resumed = 0  # number of the Resume of this epoch that the open step follows
