@@ -115,6 +115,7 @@ CHANGES: Mapping[str, Any] = {
     "trainer.microBatchTokens": 7,
     "trainer.options": {"threads": 1},
     "trainer.checkpoint.everySteps": 7,
+    "trainer.checkpoint.keepBest": True,
     "trainer.template": LABELLED,
     "coordinator.template": LABELLED,
     "weights.keepVersions": 7,

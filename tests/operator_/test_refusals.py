@@ -376,6 +376,11 @@ MANIFESTS = [
         ),
     ),
     case(
+        "spec.trainer.checkpoint.keepBest",
+        True,
+        said("the best checkpoint is that of the best held-out reward: add evaluation, or remove keepBest"),
+    ),
+    case(
         "spec.reward.weights",
         [1.0, 2.0],
         said("weights are one for each function, in the order of functions: add or remove some"),

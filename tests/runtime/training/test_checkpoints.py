@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rljob_contract.samples import job_config, random_samples
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import SpecError, StorageRefused
+from rljob_core.messages import Retention
 from rljob_runtime.model.identity import model_identity
 from rljob_runtime.training.checkpoints import CheckpointStore
 from rljob_runtime.training.registry import create_backend
@@ -50,6 +51,25 @@ def write(store: CheckpointStore, version: int, *, attempt: int = 1, text: str =
 
 def names(root: Path) -> list[str]:
     return sorted(p.name for p in root.iterdir())
+
+
+def test_the_best_version_is_kept_and_named_beside_the_newest_and_those_to_be_evaluated(
+    store: CheckpointStore, root: Path
+) -> None:
+    def write_with(version: int, retention: Retention) -> None:
+        store.write(version=version, manifest="m", attempt=1, save=saving(""), retention=retention)
+
+    for version in (2, 4, 6, 8):
+        write_with(version, Retention(best=0, evaluated=0, every=4))
+    assert store.keys() == ["step-000004", "step-000006", "step-000008"]  # 4 may turn out to be the best
+    write_with(10, Retention(best=4, evaluated=4, every=4))
+    assert store.keys() == ["step-000004", "step-000008", "step-000010"]
+    assert (root / "best").readlink() == Path("step-000004")
+    store.prune(1, Retention(best=8, evaluated=10, every=4))
+    assert store.keys() == ["step-000008", "step-000010"]
+    assert (root / "best").readlink() == Path("step-000008")
+    store.forget(after=4)
+    assert names(root) == []
 
 
 def test_transformers_loads_what_a_backend_saved(store: CheckpointStore, root: Path, model: Path) -> None:

@@ -98,6 +98,7 @@ def _resume(context: PlannerContext, attempt: int) -> None:
         checkpoint=checkpoint.key if checkpoint else None,
         checkpoint_version=checkpoint.version if checkpoint else None,
         last=last,
+        retention=endings.retention(context),
     )
     context.act(SendToTrainer(attempt, link.resumed))
 
@@ -251,6 +252,7 @@ def _message(context: PlannerContext, assigned: MicroBatchAssigned) -> MicroBatc
             item for group in assigned.groups for item in _items(context, context.state.groups[group])
         ),
         last=assigned.last,
+        retention=endings.retention(context),
     )
 
 

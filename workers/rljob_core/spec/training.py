@@ -128,6 +128,8 @@ class CheckpointSpec(ApiModel):
     the output folder). In an object store, the trainer's log and samples are beside them."""
     every_steps: PositiveCount = 10
     """Steps between checkpoints. 1 makes a trainer's recovery exact; else moments may be that much older."""
+    keep_best: bool = False
+    """Also keep the checkpoint with the best held-out reward (sampled), beside the newest two; needs evaluation."""
 
 
 INTERCHANGEABLE = ("Torch", "FSDP", "DeepSpeed")

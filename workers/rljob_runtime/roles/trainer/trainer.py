@@ -173,6 +173,7 @@ class Trainer:
             case MicroBatch() if self._follows(work):
                 await self._train(work)
             case Finish():
+                await self._checkpoints.finish(work.retention)
                 if work.outcome != "Succeeded":
                     raise JobFailed(work.message or work.outcome)
                 return True
@@ -206,6 +207,7 @@ class Trainer:
         """Begin a step from the version that the coordinator names."""
         self._resumed = work.number
         self._missing = None
+        self._checkpoints.retention = work.retention
         if self._policy.version != work.version or self._policy.manifest != work.manifest:
             with self._metrics.during("loading"):
                 reset = await asyncio.to_thread(self._load, work)
@@ -232,6 +234,7 @@ class Trainer:
         self._step = OpenStep([], idle_since=asyncio.get_running_loop().time())
 
     async def _train(self, work: MicroBatch) -> None:
+        self._checkpoints.retention = work.retention
         if self._proposal is not None:  # the next step's first micro-batch: the proposal was committed
             self._open_step.waiting += asyncio.get_running_loop().time() - self._open_step.idle_since
             await self._on_committed(self._proposal.version)
