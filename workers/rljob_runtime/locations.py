@@ -7,6 +7,7 @@ from urllib.parse import unquote, urlparse
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import ResourceMissing, SpecError
+from rljob_runtime.model.settings import check_whole
 
 
 def local_path(uri: str, *, field: str = "") -> Path:
@@ -32,10 +33,12 @@ def model_folder(config: JobConfig) -> Path:
 
     Raises:
         ResourceMissing: the folder holds no model.
+        SpecError: it holds adapters only.
     """
     path = local_path(config.spec.model.uri, field="spec.model.uri")
     if not (path / "config.json").is_file():
         raise ResourceMissing(
             "spec.model.uri", f"{path} holds no Hugging Face model (config.json is missing)"
         )
+    check_whole(path)
     return path
