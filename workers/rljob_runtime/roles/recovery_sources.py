@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 
+from pydantic import ValidationError
+
 from rljob_core.actions import StoresRead
 from rljob_core.errors import WeightsRejected
 from rljob_core.messages import STEP_METRICS, VERSION_ANNOUNCED
@@ -36,11 +38,12 @@ async def read_stores(store: MessageStore, weights: WeightStore, version: int) -
 
 
 async def counted(store: MessageStore) -> tuple[float, int]:
-    """The job's seconds and generated tokens by its newest line of metrics; zeros before the first."""
+    """The job's seconds and generated tokens by its newest line of metrics; zeros if there is none to be read."""
     newest = await store.last(Channel.METRICS)
-    if newest is None:
+    try:
+        line = STEP_METRICS.validate_json(newest.data if newest is not None else b"")
+    except ValidationError:
         return 0.0, 0
-    line = STEP_METRICS.validate_json(newest.data)
     return line.seconds, line.tokens_generated
 
 
