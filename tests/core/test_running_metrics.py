@@ -96,6 +96,8 @@ def test_seconds_and_tokens_count_on_from_an_earlier_coordinator_s() -> None:
     metrics.heard(replace(swapped("old.1"), epoch=1, tokens=35))  # counted by the earlier coordinator
     metrics.heard(replace(swapped("old.1"), epoch=2, tokens=45))
     metrics.heard(replace(swapped("new.1"), epoch=2, tokens=3))
+    metrics.engine_gone("new.1")  # or so it seemed
+    metrics.heard(replace(swapped("new.1"), epoch=2, tokens=3))
     line = metrics.line(state, now=102.0)
     assert (line.seconds, line.tokens_generated, line.tokens_per_second) == (9.0, 53, 6.5)
 

@@ -28,6 +28,10 @@ _FAR_ENGINES = 4096
 """Engines at sites that are remembered: what one has generated may be trained long after it has ended."""
 
 
+_GONE_ENGINES = 4096
+"""Engines whose counters are remembered after they are gone."""
+
+
 class RunningMetrics:
     """Sums over the whole job, and the statistics of the newest step."""
 
@@ -35,6 +39,7 @@ class RunningMetrics:
         self._epoch = 0
         self._started = 0.0  # so that this coordinator's clock tells the job's seconds
         self._engine_tokens: dict[str, int] = {}
+        self._gone_tokens: dict[str, int] = {}  # the same of engines that are gone
         self._tokens = 0
         self._mark = (0.0, 0)  # time and tokens at the last line: the rate is between two lines
         self._step = StepMetrics(step=0, version=0, seconds=0.0)
@@ -69,12 +74,16 @@ class RunningMetrics:
             self._swaps[engine] = self._swaps.get(engine, ()) + new
         # Of an engine that has worked for an earlier coordinator, that one has counted what it had generated.
         counted = total if signal.epoch < self._epoch else 0
+        counted = self._gone_tokens.pop(engine, counted)
         self._tokens += max(0, total - self._engine_tokens.get(engine, counted))
         self._engine_tokens[engine] = total
 
     def engine_gone(self, engine: str) -> None:
-        """Forget a removed engine's counter; its tokens stay counted."""
-        self._engine_tokens.pop(engine, None)
+        """Take note that an engine is removed; its tokens stay counted, also if it was only silent and comes back."""
+        if (counted := self._engine_tokens.pop(engine, None)) is not None:
+            self._gone_tokens[engine] = counted
+            if len(self._gone_tokens) > _GONE_ENGINES:
+                del self._gone_tokens[next(iter(self._gone_tokens))]
         self._newest_swap.pop(engine, None)
 
     def scored(self, result: RewardResult) -> None:
