@@ -92,9 +92,8 @@ def test_a_folder_that_holds_an_adapter_only(tmp_path: Path, has_config: bool) -
     assert "merge_and_unload" in error
     (model / "optimizer-00000.safetensors").touch()  # as in a checkpoint of a job with adapters
     assert refused(file) == [error]
-    if has_config:
-        with pytest.raises(SpecError, match=f"`rljob export {model} TARGET`"):
-            model_folder(job_config(model))  # where nobody has checked the job before: on a cluster
+    with pytest.raises(SpecError, match=f"`rljob export {model} TARGET`"):
+        model_folder(job_config(model))  # where nobody has checked the job before: on a cluster
     (model / "model.safetensors").touch()
     if has_config:
         assert warned(file) == []

@@ -696,6 +696,7 @@ CHANGES = [
     Change("spec.evaluation.data.options", {"min_terms": 2, "max_digits": 4}, _HELD_OUT, before=HELD_OUT),
     Change("spec.evaluation.data.options", ABSENT, _HELD_OUT, before=HELD_OUT),
     Change("spec.reward.functions", ["verifier"], _REWARDS),
+    Change("spec.reward.weights", [2.0], _REWARDS),
     Change(
         "spec.rollout.environment.maxTurns",
         4,

@@ -36,9 +36,9 @@ def model_folder(config: JobConfig) -> Path:
         SpecError: it holds adapters only.
     """
     path = local_path(config.spec.model.uri, field="spec.model.uri")
+    check_whole(path)
     if not (path / "config.json").is_file():
         raise ResourceMissing(
             "spec.model.uri", f"{path} holds no Hugging Face model (config.json is missing)"
         )
-    check_whole(path)
     return path

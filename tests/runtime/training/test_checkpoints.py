@@ -19,6 +19,7 @@ from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import SpecError, StorageRefused
 from rljob_core.messages import Retention
 from rljob_runtime.model.identity import model_identity
+from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.training.checkpoints import CheckpointStore
 from rljob_runtime.training.registry import create_backend
 
@@ -94,6 +95,23 @@ def test_transformers_loads_what_a_backend_saved(store: CheckpointStore, root: P
     again = create_backend(config, rank=0, world_size=1, model_path=model)
     again.load_state(str(store.folder(key)))
     assert again.random_state() == trainer.random_state()
+
+
+def test_transformers_loads_adapters_with_the_base_model_that_they_name(
+    store: CheckpointStore, root: Path, model: Path
+) -> None:
+    config = job_config(model, lora={"rank": 4, "alpha": 8.0}, trainer={"options": {"threads": 1}})
+    trainer = create_backend(config, rank=0, world_size=1, model_path=model)
+    trainer.begin_step(0)
+    trainer.accumulate(random_samples(8))
+    trainer.finish_step()
+    store.write(version=1, manifest="m1", attempt=1, save=trainer.save)
+    loaded = AutoModelForCausalLM.from_pretrained(root / "latest").state_dict()
+    for name, tensor in trainer.tensors():
+        own = loaded[name.replace(".weight", ".default.weight")]
+        assert torch.equal(own, tensor), name
+    tokenizer = AutoTokenizer.from_pretrained(root / "latest")
+    assert tokenizer("1 + 2 =")["input_ids"] == Tokenizer(model).encode("1 + 2 =")
 
 
 def test_only_rank_zero_writes(tmp_path: Path, model: Path) -> None:

@@ -101,19 +101,19 @@ class AlgorithmSpec(ApiModel):
     rules = (
         Rule(
             "decaySteps",
-            "self.learningRateSchedule == 'Constant' || has(self.decaySteps)",
+            "!has(self.learningRateSchedule) || self.learningRateSchedule == 'Constant' || has(self.decaySteps)",
             "learningRateSchedule Linear and Cosine end at a step: add decaySteps, for instance the value of steps",
             lambda a: a.learning_rate_schedule == "Constant" or a.decay_steps is not None,
         ),
         Rule(
             "decaySteps",
-            "!has(self.decaySteps) || self.decaySteps > self.warmupSteps",
+            "!has(self.decaySteps) || !has(self.warmupSteps) || self.decaySteps > self.warmupSteps",
             "the learning rate falls after the warm-up: make decaySteps more than warmupSteps",
             lambda a: a.decay_steps is None or a.decay_steps > a.warmup_steps,
         ),
         Rule(
             "minLearningRate",
-            "self.minLearningRate <= self.learningRate",
+            "!has(self.minLearningRate) || !has(self.learningRate) || self.minLearningRate <= self.learningRate",
             "minLearningRate is more than learningRate, the peak: lower it",
             lambda a: a.min_learning_rate <= a.learning_rate,
         ),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from rljob_runtime.model.identity import model_identity
 
 FIELD = "spec.trainer.checkpoint.uri"
 INFO = "checkpoint.json"
+ADAPTER_SETTINGS = "adapter_config.json"
+"""In a checkpoint of adapters, what they are of."""
 KEPT = 2
 """Newest versions whose checkpoints are kept."""
 _AWAITED = 4
@@ -172,10 +174,18 @@ class Checkpoints(ABC):
                 "name the model that the job started with, or another output folder",
             )
 
-    def _files_of_model(self) -> Iterator[Path]:
-        """The files that a checkpoint takes over from the model: its tokenizer, its settings."""
+    def _files_of_model(self, saved: Collection[str]) -> Iterator[Path]:
+        """The files that a checkpoint takes over from the model: its tokenizer, its settings.
+
+        Beside adapters there is no config.json: with one, transformers would look for whole weights in the folder,
+        without it for the base model that the adapters name.
+
+        Args:
+            saved: names of the files that the checkpoint has already.
+        """
+        left = {*saved, "config.json"} if ADAPTER_SETTINGS in saved else {*saved}
         for path in sorted(self._model_path.iterdir()):
-            if path.is_file() and not path.name.endswith(_WEIGHTS):
+            if path.is_file() and not path.name.endswith(_WEIGHTS) and path.name not in left:
                 yield path
 
 

@@ -173,13 +173,12 @@ class ObjectCheckpoints(Checkpoints):
         """Upload what comes from the model, look whether all is there, and put `checkpoint.json`."""
         folder = f"{self._root}/{key}"
         if with_model:
-            for path in self._files_of_model():
-                if path.name not in files:
-                    name = f"{folder}/{path.name}"
-                    size, digest = patiently(
-                        partial(upload_file, self._files, path, name), seconds=self._patience
-                    )
-                    files[path.name] = CheckpointFile(size=size, digest=digest)
+            for path in self._files_of_model(files):
+                name = f"{folder}/{path.name}"
+                size, digest = patiently(
+                    partial(upload_file, self._files, path, name), seconds=self._patience
+                )
+                files[path.name] = CheckpointFile(size=size, digest=digest)
         stored = self._objects(key)
         if missing := sorted(name for name, file in files.items() if stored.get(name) != file.size):
             raise StorageRefused(f"{', '.join(missing)} were removed while they were written")

@@ -148,9 +148,8 @@ class CheckpointStore(Checkpoints):
         return (self.folder(key) / INFO).read_bytes()
 
     def _copy_tokenizer(self, folder: Path) -> None:
-        for path in self._files_of_model():
-            if not (folder / path.name).exists():
-                shutil.copyfile(path, folder / path.name)
+        for path in self._files_of_model([path.name for path in folder.iterdir()]):
+            shutil.copyfile(path, folder / path.name)
 
     def _point(self, link: str, key: str) -> None:
         aside = self._root / f".{link}.writing"
