@@ -33,9 +33,10 @@ class MicroBatchReader:
         missing = tuple(i.trajectory for i, t in zip(work.items, found, strict=True) if not _matches(i, t))
         if missing:
             return PayloadMissing(work.attempt, work.epoch, work.step, missing)
-        trained = masked if self._masks_truncated else (lambda trajectory: trajectory)
         return [
-            TrainingSample(i, trained(t)) for i, t in zip(work.items, found, strict=True) if t is not None
+            TrainingSample(item, masked(trajectory) if self._masks_truncated else trajectory)
+            for item, trajectory in zip(work.items, found, strict=True)
+            if trajectory is not None
         ]
 
 
