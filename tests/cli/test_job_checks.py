@@ -11,9 +11,6 @@ from example_job import write_job
 from invocation import refused, rljob
 
 from rljob_cli.job_checks.devices import has_gpu
-from rljob_contract.samples import job_config
-from rljob_core.errors import SpecError
-from rljob_runtime.locations import model_folder
 
 ONES = {"source": "jsonl", "dataset": "rows.jsonl", "promptTemplate": "{{ question }}"}
 
@@ -92,8 +89,7 @@ def test_a_folder_that_holds_an_adapter_only(tmp_path: Path, has_config: bool) -
     assert "merge_and_unload" in error
     (model / "optimizer-00000.safetensors").touch()  # as in a checkpoint of a job with adapters
     assert refused(file) == [error]
-    with pytest.raises(SpecError, match=f"`rljob export {model} TARGET`"):
-        model_folder(job_config(model))  # where nobody has checked the job before: on a cluster
+    assert f"`rljob export {model} TARGET`" in error
     (model / "model.safetensors").touch()
     if has_config:
         assert warned(file) == []

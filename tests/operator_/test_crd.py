@@ -564,6 +564,7 @@ def test_what_is_immutable() -> None:
         ),
         *(f"spec.evaluation.data.{field}" for field in ("source", "dataset", "options", "seed")),
         "spec.reward.functions",
+        "spec.reward.weights",
         "spec.algorithm.name",
         *(
             f"spec.rollout.environment{field}"

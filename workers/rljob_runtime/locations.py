@@ -7,7 +7,6 @@ from urllib.parse import unquote, urlparse
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import ResourceMissing, SpecError
-from rljob_runtime.model.settings import check_whole
 
 
 def local_path(uri: str, *, field: str = "") -> Path:
@@ -33,10 +32,8 @@ def model_folder(config: JobConfig) -> Path:
 
     Raises:
         ResourceMissing: the folder holds no model.
-        SpecError: it holds adapters only.
     """
     path = local_path(config.spec.model.uri, field="spec.model.uri")
-    check_whole(path)
     if not (path / "config.json").is_file():
         raise ResourceMissing(
             "spec.model.uri", f"{path} holds no Hugging Face model (config.json is missing)"

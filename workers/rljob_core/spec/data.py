@@ -107,9 +107,8 @@ class RewardSpec(ApiModel):
         Field(min_length=1, max_length=16),
         Immutable("rewards are compared over the whole run"),
     ] = Field(default=["exact_match"])
-    """Summed up by their weights: `verifier` (the data set's), `exact_match`, `math_verify`, `python_tests`,
-    `package.module:function`, what an installed distribution offers, or `environment` (what the environment gives each
-    episode)."""
+    """Summed up: `verifier` (the data set's), `exact_match`, `math_verify`, `python_tests`, `package.module:function`,
+    what an installed distribution offers, or `environment` (what the environment gives each episode)."""
     weights: Annotated[
         list[Annotated[float, Field(ge=-1000, le=1000)]],
         Field(max_length=16),
