@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from evidence_builder import EvidenceBuilder, job, refuted
+from evidence_builder import EvidenceBuilder, job, members, refuted
 
 from rljob_cli.audit import audit
 from rljob_cli.audit.audited_run import AuditedRun
 from rljob_cli.audit.evidence import Evidence, Verdict
 from rljob_core.messages import StepMetrics
-from rljob_core.records import Evaluated, GroupAborted
+from rljob_core.records import Evaluated, GroupAborted, Rewarded
 
 SPEC: dict[str, Any] = {
     "steps": 9,
@@ -40,6 +40,32 @@ def with_lines(*lines: StepMetrics, coordinators: int = 1) -> EvidenceBuilder:
 
 def verdict(evidence: Evidence) -> Verdict:
     return audit(evidence).verdict
+
+
+def test_a_mean_is_of_all_that_was_scored_and_says_beside_it_what_was_trained() -> None:
+    evidence_builder = job()
+    algorithm = {"scaleByStd": True, "dropUniformGroups": True}
+    evidence_builder.began_under({**SPEC, "algorithm": algorithm})
+    evidence_builder.write(Evaluated(0, 0.5, 0.5, 4), Evaluated(2, 0.5, 0.5, 4))
+    evidence_builder.alter(Rewarded, lambda r: r.trajectory in members("g6"), reward=0.0)
+    evidence_builder.write(GroupAborted("g6", "UniformGroup"))
+    evidence_builder.payloads.clear()
+    evidence_builder.rewards.clear()
+    for group in ("g7", "g8"):
+        evidence_builder.reserve(group, 3)
+        evidence_builder.generate(group, 3)
+        evidence_builder.ready(group, 3, 3)
+        evidence_builder.train(group, last=group == "g8")
+    evidence_builder.commit()
+    line = evidence_builder.metrics.pop()
+    for scored, trained, expected in (
+        (4 / 6, 1.0, Verdict.HOLDS),
+        (1.0, 1.0, Verdict.VIOLATED),
+        (4 / 6, 4 / 6, Verdict.VIOLATED),
+    ):
+        said = replace(line, reward_mean=scored, reward_mean_trained=trained)
+        evidence = replace(evidence_builder.evidence(), metrics=(said,))
+        assert verdict(evidence) is expected, (scored, trained)
 
 
 def test_a_line_may_be_missing() -> None:

@@ -87,6 +87,9 @@ def test_a_folder_that_holds_an_adapter_only(tmp_path: Path, has_config: bool) -
         f"spec.model.uri: {model} holds an adapter of /models/base only: write /models/base here"
     )
     assert "merge_and_unload" in error
+    (model / "optimizer-00000.safetensors").touch()  # as in a checkpoint of a job with adapters
+    assert refused(file) == [error]
+    assert f"`rljob export {model} TARGET`" in error
     (model / "model.safetensors").touch()
     if has_config:
         assert warned(file) == []

@@ -63,10 +63,10 @@ def progress_of_a_run() -> RunProgress:
     lines = [
         evaluation(0, 0.3, 0.8),
         commit(1, tokens=100),
-        commit(1, epoch=2, tokens=10),
-        commit(2, epoch=2, tokens=40),
+        commit(1, epoch=2, tokens=110),
+        commit(2, epoch=2, tokens=140),
         evaluation(2, 0.9, 0.95),
-        replace(commit(2, epoch=2, tokens=50), reward_mean=None, finished="Succeeded"),
+        replace(commit(2, epoch=2, tokens=150), reward_mean=None, finished="Succeeded"),
     ]
     taken = [progress.add(line) for line in lines]
     assert taken == [True, True, False, True, True, True]
@@ -230,21 +230,6 @@ def test_metrics_file_starts_over_from_the_stream(tmp_path: Path) -> None:
     assert read == [evaluation(0, 0.3, 0.8), commit(1), commit(2)]
     file.close(pytest.fail)
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_seconds_and_tokens_of_the_metrics_file_continue_over_restarts(tmp_path: Path) -> None:
-    file = MetricsFile(tmp_path / "metrics.jsonl")
-    first = [commit(1, tokens=10), commit(2, tokens=25)]
-    second = [
-        replace(commit(3, epoch=2, tokens=4), seconds=0.5),
-        replace(commit(4, epoch=2, tokens=9), seconds=1.5),
-    ]
-    file.start([*first, second[0]])
-    file.append(second[1])
-    file.close(pytest.fail)
-    assert [(row["seconds"], row["tokens_generated"]) for row in rows_of(tmp_path)] == [
-        (1.0, 10), (2.0, 25), (2.5, 29), (3.5, 34)
-    ]  # fmt: skip
 
 
 def test_an_evaluation_s_row_stands_at_its_version_and_the_end_has_none(tmp_path: Path) -> None:

@@ -97,6 +97,7 @@ ALLOWED: dict[Holder, set[str]] = {
         "last ledger", "last trajectories", "last rewards", "last versions", "count trajectories",
         "read progress", "get progress", "last progress", "list progress", "purge progress",
         "purge work", "take events", "read weights", "get weights", "last weights", "list weights",
+        "read metrics", "get metrics", "last metrics",
     },
     Holder.ROLLOUT: {
         "write progress", "read progress", "get progress", "last progress", "delete progress",

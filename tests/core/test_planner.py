@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -31,6 +32,7 @@ from rljob_core.messages import (
     GenerationEnded,
     OptimizerReset,
     PayloadMissing,
+    Retention,
     RewardResult,
     RoleFailed,
     SamplesLost,
@@ -39,6 +41,7 @@ from rljob_core.messages import (
     TrainerReady,
 )
 from rljob_core.planner import Planner
+from rljob_core.planner.endings import retention
 from rljob_core.planner.engine_choice import EngineView, choose
 from rljob_core.planner.heartbeats import REJECTED_HEARTBEATS
 from rljob_core.planner.liveness import LEASE_HEARTBEATS
@@ -683,3 +686,17 @@ def test_a_coordinator_that_has_slept_takes_nobody_for_dead() -> None:
 
     assert not any(retired(now) for now in (1.0, 601.0, 1201.0))
     assert any(retired(1201.0) for _ in range(LEASE_HEARTBEATS))
+
+
+def test_the_best_version_is_one_of_those_that_are_saved_and_evaluated() -> None:
+    def kept(scores: dict[int, float], **checkpoint: Any) -> Retention | None:
+        trainer = {"checkpoint": {"everySteps": 4, **checkpoint}}
+        planner = Planner(job_config(steps=10, evaluation={"everySteps": 2}, trainer=trainer))
+        planner.state.evaluated = {v: Evaluated(v, score, 0.0, 4) for v, score in scores.items()}
+        return retention(planner.context)
+
+    scores = {0: 0.9, 2: 0.8, 4: 0.5, 6: 0.7, 8: 0.5}  # 2 and 6 are not saved
+    assert kept(scores) is None
+    assert kept(scores, keepBest=True) == Retention(best=8, evaluated=8, every=2)
+    assert kept({**scores, 10: 0.6}, keepBest=True) == Retention(best=10, evaluated=10, every=2)
+    assert kept({0: 0.9, 2: 0.8}, keepBest=True) == Retention(best=0, evaluated=2, every=2)

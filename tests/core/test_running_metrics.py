@@ -12,6 +12,7 @@ from rljob_core.actions import Action, PublishMetrics, RewardsSeen
 from rljob_core.job_state import JobState
 from rljob_core.messages import EngineSignal, StepMetrics, WeightSwap
 from rljob_core.planner.running_metrics import RunningMetrics
+from rljob_core.records import GroupAborted
 
 
 class Watched(World):
@@ -65,6 +66,40 @@ def test_groups_that_were_replaced_count_with_the_step_that_they_were_to_be_in(m
     shares = [line.groups_uniform for line in lines]
     assert sorted(shares) == [0.0, 0.0, 1 / 2 if most == 0 else 1 / 3]
     assert sorted(line.uniform_prompts for line in lines) == [(), (), (1,)]
+
+
+def test_answers_that_were_scored_and_not_trained_on_count_in_the_mean_of_all() -> None:
+    """Also under a coordinator that takes over between their end and the commit, as the ledger has them."""
+
+    class Dies(Watched):
+        def perform(self, decision: Any) -> None:
+            if any(isinstance(record, GroupAborted) for record in decision.records):
+                self.dies_after_append = "c2"
+            super().perform(decision)
+
+    config = job_config(
+        steps=2, reward={"functions": ["exact", "style"]}, algorithm={"dropUniformGroups": True}
+    )
+    world = Dies(config, reward=lambda trajectory: float(trajectory.endswith("0") and trajectory != "g1.0"))
+    world.start()
+    world.run()
+    assert world.planner.state.writer.instance == "c2"
+    assert [line.reward_mean_trained for line in world.lines] == [0.5, 0.5]
+    assert sorted(line.reward_mean or 0.0 for line in world.lines) == [pytest.approx(1 / 3), 0.5]
+    assert sorted(line.uniform_prompts for line in world.lines) == [(), (1,)]
+
+
+def test_seconds_and_tokens_count_on_from_an_earlier_coordinator_s() -> None:
+    metrics, state = RunningMetrics(), JobState()
+    metrics.start(100.0, epoch=2)
+    metrics.continue_from(7.0, 40)
+    metrics.heard(replace(swapped("old.1"), epoch=1, tokens=35))  # counted by the earlier coordinator
+    metrics.heard(replace(swapped("old.1"), epoch=2, tokens=45))
+    metrics.heard(replace(swapped("new.1"), epoch=2, tokens=3))
+    metrics.engine_gone("new.1")  # or so it seemed
+    metrics.heard(replace(swapped("new.1"), epoch=2, tokens=3))
+    line = metrics.line(state, now=102.0)
+    assert (line.seconds, line.tokens_generated, line.tokens_per_second) == (9.0, 53, 6.5)
 
 
 def swapped(engine: str, *swaps: WeightSwap) -> EngineSignal:

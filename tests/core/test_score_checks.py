@@ -18,6 +18,7 @@ from rljob_core.trajectory import group_of
 
 POISONED = "g1"
 FUNCTIONS = ("exact_match", "brevity:brevity")
+SPEC = job_config(reward={"functions": list(FUNCTIONS)}).spec
 
 
 @pytest.mark.parametrize("size", [1.7e308, math.inf, math.nan, 1.1e6])
@@ -78,7 +79,7 @@ def result(reward: float = 1.0, *, parts: dict[str, float] | None = None, error:
     ],
 )
 def test_scores_up_to_the_bound_count(good: RewardResult) -> None:
-    assert failure_of(good, functions=FUNCTIONS) is None
+    assert failure_of(good, SPEC) is None
 
 
 @pytest.mark.parametrize(
@@ -113,4 +114,4 @@ def test_scores_up_to_the_bound_count(good: RewardResult) -> None:
     ids=["sum", "nan", "infinite sum", "part", "name", "digest", "raised", "long", "no-word"],
 )
 def test_what_cannot_count_is_named(bad: RewardResult, reason: str, detail: str) -> None:
-    assert failure_of(bad, functions=FUNCTIONS) == (reason, detail)
+    assert failure_of(bad, SPEC) == (reason, detail)

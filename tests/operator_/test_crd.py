@@ -566,6 +566,7 @@ def test_what_is_immutable() -> None:
         *(f"spec.evaluation.data.{field}" for field in ("source", "dataset", "options", "seed")),
         "spec.reward.functions",
         "spec.reward.skipSpecialTokens",
+        "spec.reward.weights",
         *(
             f"spec.rollout.environment{field}"
             for field in (

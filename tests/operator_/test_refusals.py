@@ -375,6 +375,42 @@ MANIFESTS = [
         ),
     ),
     case(
+        "spec.trainer.checkpoint.keepBest",
+        True,
+        said("the best checkpoint is that of the best held-out reward: add evaluation, or remove keepBest"),
+    ),
+    case(
+        "spec.reward.weights",
+        [1.0, 2.0],
+        said("weights are one for each function, in the order of functions: add or remove some"),
+    ),
+    case(
+        "spec.reward.functions",
+        ["truncationPenalty"],
+        said(
+            "truncationPenalty is what spec.algorithm.truncated takes away: name the function in another way"
+        ),
+    ),
+    case(
+        "spec.algorithm.learningRateSchedule",
+        "Linear",
+        said(
+            "learningRateSchedule Linear and Cosine end at a step: add decaySteps, for instance the value of steps"
+        ),
+        at="spec.algorithm.decaySteps",
+    ),
+    case(
+        "spec.algorithm.decaySteps",
+        3,
+        said("the learning rate falls after the warm-up: make decaySteps more than warmupSteps"),
+        **{"spec.algorithm.warmupSteps": 3},
+    ),
+    case(
+        "spec.algorithm.minLearningRate",
+        1e-3,
+        said("minLearningRate is more than learningRate, the peak: lower it"),
+    ),
+    case(
         "spec.trainer.minNodes",
         2,
         said("minNodes is more than numNodes: lower it, or raise numNodes, with which the gang starts"),
@@ -661,6 +697,7 @@ CHANGES = [
     Change("spec.evaluation.data.options", ABSENT, _HELD_OUT, before=HELD_OUT),
     Change("spec.reward.functions", ["verifier"], _REWARDS),
     Change("spec.reward.skipSpecialTokens", False, _REWARDS),
+    Change("spec.reward.weights", [2.0], _REWARDS),
     Change(
         "spec.rollout.environment.maxTurns",
         4,

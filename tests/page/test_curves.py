@@ -58,11 +58,9 @@ def test_a_finished_run_that_is_extended_is_not_finished() -> None:
     assert columns.finished == "Succeeded"
 
 
-def test_seconds_go_on_where_a_later_coordinator_counts_from_0() -> None:
-    columns = columns_of(
-        commit(1), commit(2), line(3, reward_mean=0.1).replace(b'"seconds": 3.0', b'"seconds": 0.5')
-    )
-    assert columns.page(0)["columns"]["seconds"] == [1.0, 2.0, 2.5]
+def test_an_evaluation_that_ends_late_takes_no_seconds_of_its_own() -> None:
+    columns = columns_of(commit(1), commit(2), line(1, heldout_sampled=0.1), commit(3))
+    assert columns.page(0)["columns"]["seconds"] == [1.0, 2.0, 1.0, 3.0]
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.process.alive import AliveWriter
 from rljob_runtime.rewards.messages import ScoringOutcome
 from rljob_runtime.roles.coordinator import Coordinator
-from rljob_runtime.roles.reward import ResultPublisher, with_environments_score
+from rljob_runtime.roles.reward import ResultPublisher, rewarded
 from rljob_runtime.roles.rollout import Rollout
 from rljob_runtime.roles.rollout.pauses_file import PausesFile
 from rljob_runtime.roles.trainer import Trainer
@@ -446,7 +446,7 @@ class Job:
         if poison is None or poison.score is None or not poison.is_in(trajectory.id):
             if self.games is None:
                 return {"reward": float(sum(trajectory.id.encode()) % 2)}
-            scored = with_environments_score(ScoringOutcome(), trajectory)
+            scored = rewarded(ScoringOutcome(), trajectory, self.config.spec)
             return {"reward": scored.reward, "parts": scored.parts, "error": scored.error}
         self.happened["poisonous score"] += 1
         return {"error": poison.score} if isinstance(poison.score, str) else {"reward": poison.score}

@@ -44,10 +44,13 @@ class StoresRead:
     Attributes:
         proposals: commit records embedded in the manifests of all versions after the ledger's last commit.
         announced: digest of the manifest of the newest announced version; "" if none was announced.
+        seconds, tokens_generated: of the newest line of metrics, from which this coordinator counts on.
     """
 
     proposals: tuple[StepCommitted, ...]
     announced: str = ""
+    seconds: float = 0.0
+    tokens_generated: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,23 @@ leaves it out because it favours prompts that are almost always, or almost never
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import fsum, sqrt
+from math import fsum, isclose, sqrt
+from statistics import pstdev
 
 EPSILON = 1e-6
 """Keeps the division finite; far below the spread of any rewards that differ on purpose."""
+ROUNDING = 1e-9
+"""Largest difference between two rewards that counts as rounding, relative to the larger of them.
+
+Parts that are summed up in another order, or by another weight, differ in their last bits: 0.1 + 0.2 is not 0.3.
+"""
+UNIFORM = "UniformGroup"
+"""Why a group is given up whose rewards are all equal."""
 
 
 def group_advantages(rewards: Sequence[float], *, scale_by_std: bool) -> list[float]:
-    """The advantage of each sibling of one group; they sum up to 0 to rounding, and are exactly 0 if rewards are equal.
+    """The advantage of each sibling of one group; they sum up to 0 to rounding, and are exactly 0 if rewards are
+    equal to rounding.
 
     Args:
         rewards: of the siblings, finite.
@@ -33,5 +42,10 @@ def group_advantages(rewards: Sequence[float], *, scale_by_std: bool) -> list[fl
 
 
 def is_uniform(rewards: Sequence[float]) -> bool:
-    """Whether all rewards of a group are equal: it teaches nothing (`spec.algorithm.dropUniformGroups`)."""
-    return all(reward == rewards[0] for reward in rewards)
+    """Whether all rewards of a group are equal to rounding: it teaches nothing (`spec.algorithm.dropUniformGroups`)."""
+    return isclose(min(rewards), max(rewards), rel_tol=ROUNDING, abs_tol=1e-3 * ROUNDING)
+
+
+def deviation(rewards: Sequence[float]) -> float:
+    """The population's standard deviation of rewards, of one or more groups; 0 if they are equal to rounding."""
+    return 0.0 if is_uniform(rewards) else pstdev(rewards)

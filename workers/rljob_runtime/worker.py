@@ -36,7 +36,7 @@ from rljob_core.ports import MessageStore
 from rljob_core.queue_definitions import SHARED_QUEUES
 from rljob_core.spec import PipelineSpec, RLJobSpec
 from rljob_core.words import innermost
-from rljob_runtime.locations import model_folder
+from rljob_runtime.locations import local_path, model_folder
 from rljob_runtime.process.ready import mark_ready
 from rljob_runtime.process.termination import crashed, terminate
 from rljob_runtime.telemetry.catalogue import CATALOGUE
@@ -123,6 +123,19 @@ async def _coordinator(
             traces=opened.enter_context(exported(namespace=config.namespace, job=config.job)),
         )
         await _until(stop, role.run(mark_ready))
+
+
+def _check_model(config: JobConfig) -> None:
+    """Check that the model's folder holds a model, and not only adapters.
+
+    Raises:
+        SpecError: it holds adapters only.
+        ResourceMissing: it holds no model.
+    """
+    from rljob_runtime.model.settings import check_whole
+
+    check_whole(local_path(config.spec.model.uri, field="spec.model.uri"))
+    model_folder(config)
 
 
 async def _rollout(config: JobConfig, store: MessageStore, stop: asyncio.Event, recorder: Recorder) -> None:
@@ -267,7 +280,7 @@ def run(name: str) -> int:
             run_fetch(config, *_FETCHES[name])
             return 0
         if name in _READS_MODEL:
-            model_folder(config)  # before anything slow, so that a missing model is reported at once
+            _check_model(config)  # before anything slow, so that a missing model is reported at once
         if name == "trainer" and int(os.environ.get("RANK", "0")) > 0:
             from rljob_runtime.roles.trainer.setup import run_follower
 

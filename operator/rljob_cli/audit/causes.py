@@ -11,6 +11,7 @@ from typing import Any
 
 from rljob_cli.audit.evidence import Violation
 from rljob_cli.audit.ledger_items import Planned
+from rljob_core.advantage import is_uniform
 from rljob_core.records import GroupAborted, JobFinished, PipelineSet
 
 ENGINE_LOST = "EngineLost"
@@ -104,7 +105,7 @@ class Causes:
         rewards = [m.rewarded.reward for m in planned.members.values() if m.rewarded is not None]
         if len(rewards) < len(planned.members):
             yield "but not all of it was scored"
-        elif len(set(rewards)) > 1:
+        elif not is_uniform(rewards):
             yield "but its scores differ"
         if at.spec is not None and not at.spec["algorithm"].get("dropUniformGroups", False):
             yield "but spec.algorithm.dropUniformGroups is not set"

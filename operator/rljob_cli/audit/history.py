@@ -184,6 +184,8 @@ class History(Training):
             self._unknown(record.group, "is aborted")
             return
         self.causes.aborted(record, group, self._moment())
+        if not group.ended:
+            self._untrained += [m.rewarded.reward for m in group.members.values() if m.rewarded is not None]
         group.aborted.append(record)
         if ENGINE_LOST in record.causes.values():
             for member in (m for one in self.groups.values() for m in one.members.values()):
@@ -269,5 +271,6 @@ class History(Training):
             self.buffers.pop(step, None)
         self.evaluated = {v: e for v, e in self.evaluated.items() if v <= record.version}
         self._assigned.clear()
+        self._untrained.clear()
         self.causes.step_ended()
         self.finished = None

@@ -98,6 +98,7 @@ class Committed:
             from the version's manifest.
         scales: what `spec.algorithm.scaleByStd` was when it was trained; of a restored commit, what it can have been.
             Empty if the ledger does not have it.
+        untrained: rewards of groups that were given up since the commit before.
     """
 
     record: StepCommitted
@@ -105,3 +106,4 @@ class Committed:
     consumed: tuple[Consumed, ...]
     restored: bool = False
     scales: frozenset[bool] = frozenset()
+    untrained: tuple[float, ...] = ()

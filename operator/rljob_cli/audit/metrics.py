@@ -11,18 +11,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isclose
-from statistics import fmean, pstdev
+from statistics import fmean
 
 from rljob_cli.audit.audited_run import AuditedRun, CheckOutcome
 from rljob_cli.audit.evaluations import is_due
 from rljob_cli.audit.evidence import Verdict, Violation
 from rljob_cli.audit.ledger_items import Committed
+from rljob_core.advantage import deviation
 from rljob_core.messages import StepMetrics
 from rljob_core.records import EPOCH_STRIDE
 
 _WORDS = {
     "reward_mean": "mean reward",
     "reward_std": "deviation of rewards",
+    "reward_mean_trained": "mean reward of what it trained on",
+    "reward_std_trained": "deviation of rewards of what it trained on",
     "response_tokens_mean": "mean length",
     "staleness_mean": "mean staleness",
     "staleness_max": "largest staleness",
@@ -53,19 +56,21 @@ def step_statistics(run: AuditedRun) -> dict[int, dict[str, float]]:
     """By version, the statistics that follow from the ledger; none of a step for which it has lost records."""
     found = {}
     for commit in run.history.commits:
-        rewards = [c.rewarded.reward for c in commit.consumed if c.rewarded is not None]
+        trained = [c.rewarded.reward for c in commit.consumed if c.rewarded is not None]
         payloads = [(c.step, c.generated) for c in commit.consumed if c.generated is not None]
-        if commit.restored or not commit.consumed or len(rewards) + len(payloads) < 2 * len(commit.consumed):
+        if commit.restored or not commit.consumed or len(trained) + len(payloads) < 2 * len(commit.consumed):
             continue
         staleness = [step - payload.span.min for step, payload in payloads]
-        statistics = {"reward_mean": fmean(rewards), "staleness_max": float(max(staleness))}
-        if _is_of_this_format(commit):
-            statistics |= {
-                "reward_std": pstdev(rewards),
-                "response_tokens_mean": fmean(payload.response_tokens for _, payload in payloads),
-                "staleness_mean": fmean(staleness),
-            }
-        found[commit.record.version] = statistics
+        scored = [*trained, *commit.untrained]
+        found[commit.record.version] = {
+            "reward_mean": fmean(scored),
+            "reward_std": deviation(scored),
+            "reward_mean_trained": fmean(trained),
+            "reward_std_trained": deviation(trained),
+            "response_tokens_mean": fmean(payload.response_tokens for _, payload in payloads),
+            "staleness_mean": fmean(staleness),
+            "staleness_max": float(max(staleness)),
+        }
     return found
 
 
@@ -74,11 +79,6 @@ def _lost_coordinators(run: AuditedRun, claimed: frozenset[int]) -> frozenset[in
     seen = {line.epoch for line in run.evidence.fed}
     seen |= {m.proposal.epoch for m in run.evidence.manifests if m.proposal is not None}
     return frozenset(number // EPOCH_STRIDE for number in seen - claimed)
-
-
-def _is_of_this_format(commit: Committed) -> bool:
-    """Whether the coordinator was of a release that recorded its spec; earlier ones may have computed otherwise."""
-    return bool(commit.scales)
 
 
 @dataclass(frozen=True, slots=True)

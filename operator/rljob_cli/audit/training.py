@@ -26,6 +26,7 @@ class Training(Plan):
         starts: how often each `(attempt, epoch)` of the trainer started at a version.
         attempts: the `TrainerAttempt` records, in order.
         causes: checks why groups were given up.
+        _untrained: rewards of groups that were given up since the newest commit.
     """
 
     pipelines: Pipelines = field(default_factory=Pipelines)
@@ -34,6 +35,7 @@ class Training(Plan):
     starts: dict[tuple[int, int, int], int] = field(default_factory=dict)
     attempts: list[TrainerAttempt] = field(default_factory=list)
     causes: Causes = field(default_factory=Causes)
+    _untrained: list[float] = field(default_factory=list)
 
     @property
     def version(self) -> int:
@@ -75,7 +77,13 @@ class Training(Plan):
             self.out_of_order.append(Violation((f"version {record.version}",), text))
         assigned = tuple(self._assigned)
         self._consume(
-            Committed(record, assigned, self._consumed(record), scales=self._scales(self.specs[-1:]))
+            Committed(
+                record,
+                assigned,
+                self._consumed(record),
+                scales=self._scales(self.specs[-1:]),
+                untrained=tuple(self._untrained),
+            )
         )
 
     def _consumed(self, record: StepCommitted) -> tuple[Consumed, ...]:
@@ -103,6 +111,7 @@ class Training(Plan):
                 self.groups[name].consumed.append(step)
         self.commits.append(commit)
         self._assigned.clear()
+        self._untrained.clear()
         self.causes.step_ended()
 
     def _assign(self, record: MicroBatchAssigned) -> None:

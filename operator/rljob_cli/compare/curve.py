@@ -89,21 +89,13 @@ def totals(lines: Sequence[StepMetrics], prices: Mapping[str, tuple[float, int]]
 
 
 def _totals(lines: Sequence[StepMetrics], prices: Mapping[str, tuple[float, int]]) -> Iterator[_Total]:
-    """Each line with its sums over all coordinators, whether their counters go on or begin again at 0."""
-    seconds_before, tokens_before, cost = 0.0, 0, 0.0
-    last: StepMetrics | None = None
-    seconds = 0.0
+    """Each line with what the run had taken; an evaluation that is not in its place yet has less than lines before."""
+    seconds, tokens, cost = 0.0, 0, 0.0
     for line in lines:
-        # Evaluations stand behind their step, so that a later coordinator's line may come before an earlier one's.
-        if last is not None and line.epoch > last.epoch:
-            if line.seconds < last.seconds:
-                seconds_before += last.seconds
-            if line.tokens_generated < last.tokens_generated:
-                tokens_before += last.tokens_generated
-        before, seconds = seconds, max(seconds, seconds_before + line.seconds)
+        before, seconds = seconds, max(seconds, line.seconds)
+        tokens = max(tokens, line.tokens_generated)
         cost += (seconds - before) / 3600 * _per_hour(line, prices)
-        yield _Total(line, tokens_before + line.tokens_generated, seconds, cost if prices else None)
-        last = line if last is None or line.epoch >= last.epoch else last
+        yield _Total(line, tokens, seconds, cost if prices else None)
 
 
 def _per_hour(line: StepMetrics, prices: Mapping[str, tuple[float, int]]) -> float:

@@ -1,9 +1,8 @@
 """Writes `metrics.jsonl`: one row for each step and each evaluation of the job, over all of its coordinators and runs.
 
-A row is a line of the METRICS stream, in which a coordinator counts seconds and tokens from its own start. In the file
-both continue over restarts. An evaluation ends some steps after its version was made; its row has the version's
-seconds and tokens, and once a run has ended it stands behind the version's step. The end of the job has no row: it is
-in `summary.json`.
+A row is a line of the METRICS stream. An evaluation ends some steps after its version was made; its row has the
+version's seconds and tokens, and once a run has ended it stands behind the version's step. The end of the job has no
+row: it is in `summary.json`.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ from rljob_core.messages import STEP_METRICS, StepMetrics
 from rljob_core.metrics_history import kind_of
 from rljob_operator.cluster.local.replace_text import replace_text
 
-_ROWS = ("commit", "evaluation")
-
 
 class MetricsFile:
     """Writes the file from the METRICS stream: first all lines that the stream has so far, then each new one."""
@@ -27,7 +24,7 @@ class MetricsFile:
         self._path = path
         self._file: TextIOWrapper | None = None
         self._rows: list[StepMetrics] = []
-        self._counts = _JobCounts()
+        self._made: dict[int, tuple[float, int]] = {0: (0.0, 0)}  # seconds and tokens of each version
 
     def start(self, lines: Sequence[StepMetrics]) -> None:
         """Replace the file's content by the rows of these lines and open it for `append`.
@@ -36,7 +33,7 @@ class MetricsFile:
         """
         if not lines and self._path.exists() and self._path.stat().st_size:
             self._path.replace(self._path.with_name("metrics.earlier.jsonl"))
-        self._rows, self._counts = [], _JobCounts()
+        self._rows, self._made = [], {0: (0.0, 0)}
         for line in lines:
             self._add(line)
         self._rows = _in_order(self._rows)
@@ -67,32 +64,17 @@ class MetricsFile:
             note(f"{self._path} was not put into order ({error}): the next --resume writes it again")
 
     def _add(self, line: StepMetrics) -> StepMetrics | None:
-        counted = self._counts.over_all(line)
-        if kind_of(line) not in _ROWS:
-            return None
-        self._rows.append(counted)
-        return counted
-
-
-class _JobCounts:
-    """Seconds and tokens over all coordinators, each of which counts from 0."""
-
-    def __init__(self) -> None:
-        self._epoch: int | None = None
-        self._before = self._newest = (0.0, 0)
-        self._made: dict[int, tuple[float, int]] = {0: (0.0, 0)}
-
-    def over_all(self, line: StepMetrics) -> StepMetrics:
-        """The line with counts over the whole job; an evaluation has those of the version that it is of."""
-        if self._epoch is None or line.epoch > self._epoch:
-            self._epoch, self._before = line.epoch, self._newest
-        seconds, tokens = self._before[0] + line.seconds, self._before[1] + line.tokens_generated
-        self._newest = counts = max(self._newest[0], seconds), max(self._newest[1], tokens)
-        if kind_of(line) == "commit":
-            self._made[line.version] = counts
-        elif kind_of(line) == "evaluation":
-            counts = self._made.get(line.version, counts)
-        return replace(line, seconds=counts[0], tokens_generated=counts[1])
+        counts = line.seconds, line.tokens_generated
+        match kind_of(line):
+            case "commit":
+                self._made[line.version] = counts
+            case "evaluation":
+                seconds, tokens = self._made.get(line.version, counts)
+                line = replace(line, seconds=seconds, tokens_generated=tokens)
+            case _:
+                return None
+        self._rows.append(line)
+        return line
 
 
 def _in_order(rows: Sequence[StepMetrics]) -> list[StepMetrics]:

@@ -102,7 +102,7 @@ class RunProgress:
         self.rollout = Rate()
         self.load: TrainingLoad | None = None
         self._seen = SeenLines()
-        self._generated: dict[int, int] = {}
+        self.tokens_generated = 0
 
     def add(self, line: StepMetrics) -> bool:
         """Add a metrics line and return whether it is new.
@@ -110,7 +110,7 @@ class RunProgress:
         A coordinator that takes over may publish a commit again that its predecessor has published.
         """
         self.load = load_after(self.load, line)
-        self._generated[line.epoch] = max(self._generated.get(line.epoch, 0), line.tokens_generated)
+        self.tokens_generated = max(self.tokens_generated, line.tokens_generated)
         if self.latest is None or line.epoch >= self.latest.epoch:
             self.latest = line
         if line.optimizer_reset and line.optimizer_reset not in self.optimizer_resets:
@@ -187,11 +187,6 @@ class RunProgress:
     def planned(self, steps: int) -> int:
         """The step that ends the job: `spec.steps`, but no less than the steps that had begun when it was changed."""
         return max(steps, self.step, self.latest.last_version if self.latest is not None else 0)
-
-    @property
-    def tokens_generated(self) -> int:
-        """Tokens generated in the whole run: the sum over all coordinators, each of which counts from 0."""
-        return sum(self._generated.values())
 
     @property
     def staleness(self) -> tuple[int | None, float | None]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rljob_core.advantage import is_uniform
 from rljob_core.messages import StepMetrics
-from rljob_core.spec import RLJobSpec
+from rljob_core.spec import TRUNCATION, RLJobSpec
 
 EARLY_STEPS = 3
 """Steps after which a run is judged; a shorter run is judged by all of its steps."""
@@ -123,7 +124,7 @@ def _solved(commits: Sequence[StepMetrics]) -> NoSignal | None:
     """
     best, first = commits[-1].reward_mean, len(commits)
     while first and (line := commits[first - 1]).groups_uniform == 1.0 and not line.reward_std:
-        if line.reward_mean != best:
+        if not is_uniform([line.reward_mean or 0.0, best or 0.0]):
             break
         first -= 1
     earlier = commits[:first]
@@ -133,7 +134,7 @@ def _solved(commits: Sequence[StepMetrics]) -> NoSignal | None:
         return None  # nothing was ever learned
     for line in earlier:
         mean = line.reward_mean
-        if mean is not None and (mean > best or (mean == best and line.reward_std)):
+        if mean is not None and (line.reward_std if is_uniform([mean, best]) else mean > best):
             return None
     return NoSignal(
         "Solved",
@@ -174,7 +175,7 @@ def _uniform(newest: Sequence[StepMetrics], steps: str) -> NoSignal:
 def _silent_functions(commits: Sequence[StepMetrics], *, steps: str) -> list[NoSignal]:
     """Functions that have given 0 to every answer, beside others that have not."""
     known = [line.reward_parts for line in commits if line.reward_parts]
-    names = {name for parts in known for name in parts}
+    names = {name for parts in known for name in parts} - {TRUNCATION}
     silent = sorted(name for name in names if not any(parts.get(name) for parts in known))
     if not silent or len(silent) == len(names):
         return []  # if all of them are silent, all groups are equal

@@ -66,7 +66,7 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
                 names.by_way_of("*"),
                 *can.take(Channel.EVENTS, "coordinator"),
                 *can.follow(Channel.LEDGER, Channel.TRAJECTORIES, Channel.REWARDS),
-                *can.get(Channel.VERSIONS),
+                *can.get(Channel.VERSIONS, Channel.METRICS),
                 *can.count(Channel.TRAJECTORIES, _REWARD_QUEUE),
                 *can.list_and_get(Channel.PROGRESS),
                 *can.purge(Channel.PROGRESS),

@@ -344,6 +344,19 @@ async def test_what_no_server_may_send_fails_the_answer_it_is_sent_for(tmp_path:
     assert place.connections > 2 * len(LIES), "each answer was tried twice"
 
 
+async def test_an_answer_whose_function_ran_too_long_has_the_score_for_it(tmp_path: Path) -> None:
+    place = LyingPlace(tmp_path / "s")
+    config = config_of("exact_match", "verifier", timeoutScore=-0.5, weights=[1.0, 3.0])
+    scorer = Scorer(config, workers=1, place=place)
+    try:
+        await scorer.start()
+        place.lie = replies(b'{"number": N, "error": "RewardTimeout: verifier ran longer than 20 s"}')
+        (late,) = await outcomes(scorer, "1")
+    finally:
+        await scorer.close()
+    assert (late.reward, late.parts) == (-2.0, {"exact_match": -0.5, "verifier": -0.5})
+
+
 #: A user's module that ends the scoring server while it is imported.
 DEADLY_MODULE = """
 import os, signal, sys, time

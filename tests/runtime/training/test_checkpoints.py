@@ -17,7 +17,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rljob_contract.samples import job_config, random_samples
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import SpecError, StorageRefused
+from rljob_core.messages import Retention
 from rljob_runtime.model.identity import model_identity
+from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.training.checkpoints import CheckpointStore
 from rljob_runtime.training.registry import create_backend
 
@@ -52,6 +54,25 @@ def names(root: Path) -> list[str]:
     return sorted(p.name for p in root.iterdir())
 
 
+def test_the_best_version_is_kept_and_named_beside_the_newest_and_those_to_be_evaluated(
+    store: CheckpointStore, root: Path
+) -> None:
+    def write_with(version: int, retention: Retention) -> None:
+        store.write(version=version, manifest="m", attempt=1, save=saving(""), retention=retention)
+
+    for version in (2, 4, 6, 8):
+        write_with(version, Retention(best=0, evaluated=0, every=4))
+    assert store.keys() == ["step-000004", "step-000006", "step-000008"]  # 4 may turn out to be the best
+    write_with(10, Retention(best=4, evaluated=4, every=4))
+    assert store.keys() == ["step-000004", "step-000008", "step-000010"]
+    assert (root / "best").readlink() == Path("step-000004")
+    store.prune(1, Retention(best=8, evaluated=10, every=4))
+    assert store.keys() == ["step-000008", "step-000010"]
+    assert (root / "best").readlink() == Path("step-000008")
+    store.forget(after=4)
+    assert names(root) == []
+
+
 def test_transformers_loads_what_a_backend_saved(store: CheckpointStore, root: Path, model: Path) -> None:
     config = job_config(model, trainer={"options": {"threads": 1}})
     trainer = create_backend(config, rank=0, world_size=1, model_path=model)
@@ -74,6 +95,23 @@ def test_transformers_loads_what_a_backend_saved(store: CheckpointStore, root: P
     again = create_backend(config, rank=0, world_size=1, model_path=model)
     again.load_state(str(store.folder(key)))
     assert again.random_state() == trainer.random_state()
+
+
+def test_transformers_loads_adapters_with_the_base_model_that_they_name(
+    store: CheckpointStore, root: Path, model: Path
+) -> None:
+    config = job_config(model, lora={"rank": 4, "alpha": 8.0}, trainer={"options": {"threads": 1}})
+    trainer = create_backend(config, rank=0, world_size=1, model_path=model)
+    trainer.begin_step(0)
+    trainer.accumulate(random_samples(8))
+    trainer.finish_step()
+    store.write(version=1, manifest="m1", attempt=1, save=trainer.save)
+    loaded = AutoModelForCausalLM.from_pretrained(root / "latest").state_dict()
+    for name, tensor in trainer.tensors():
+        own = loaded[name.replace(".weight", ".default.weight")]
+        assert torch.equal(own, tensor), name
+    tokenizer = AutoTokenizer.from_pretrained(root / "latest")
+    assert tokenizer("1 + 2 =")["input_ids"] == Tokenizer(model).encode("1 + 2 =")
 
 
 def test_only_rank_zero_writes(tmp_path: Path, model: Path) -> None:

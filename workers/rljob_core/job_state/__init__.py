@@ -5,7 +5,7 @@ reads back. Both end in the same state (`JobState.apply`).
 """
 
 from rljob_core.job_state.dispatch_order import DispatchOrder
-from rljob_core.job_state.groups import SUSPECT_DEATHS, GroupState, Sibling
+from rljob_core.job_state.groups import SUSPECT_DEATHS, GroupState, Sibling, Untrained
 from rljob_core.job_state.state import ENGINE_LOST, LINEAGE_VERSIONS, Commit, JobState
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "GroupState",
     "JobState",
     "Sibling",
+    "Untrained",
 ]

@@ -56,6 +56,19 @@ class Sibling:
         return self.deaths >= SUSPECT_DEATHS and self.is_survivor
 
 
+@dataclass(frozen=True, slots=True)
+class Untrained:
+    """A group that was given up, of which answers were scored.
+
+    Attributes:
+        rewards: of those siblings that had one.
+    """
+
+    prompt: int
+    reason: str
+    rewards: tuple[float, ...]
+
+
 @dataclass(slots=True)
 class GroupState:
     """A group that is open: neither consumed nor aborted."""

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from rljob_core.job_state import Commit, GroupState, JobState
+from rljob_core.job_state import Commit, GroupState, JobState, Untrained
 from rljob_core.messages.limits import LARGEST_SNAPSHOT
 from rljob_core.records import (
     CheckpointSaved,
@@ -50,7 +50,8 @@ class _Snapshot:
     attempts_failed: dict[str, int]
     lineage: dict[int, str]
     given_up: tuple[str, ...]
-    format: Literal[1] = 1
+    untrained: tuple[Untrained, ...]
+    format: Literal[2] = 2
 
 
 _SNAPSHOT: TypeAdapter[_Snapshot] = TypeAdapter(_Snapshot)
@@ -81,6 +82,7 @@ def dump(state: JobState) -> bytes:
         attempts_failed=dict(state.attempts_failed),
         lineage=state.lineage,
         given_up=tuple(state.given_up),
+        untrained=tuple(state.untrained),
     )
     return zlib.compress(_SNAPSHOT.dump_json(snapshot), level=1)
 
@@ -102,7 +104,7 @@ def load(data: bytes) -> JobState:
     state.commit, state.checkpoint, state.trainer = snapshot.commit, snapshot.checkpoint, snapshot.trainer
     state.micro_batches = list(snapshot.micro_batches)
     state.lineage = snapshot.lineage
-    state.given_up = list(snapshot.given_up)
+    state.given_up, state.untrained = list(snapshot.given_up), list(snapshot.untrained)
     state.evaluated, state.finished = snapshot.evaluated, snapshot.finished
     for counter, counts in (
         (state.replaced, snapshot.replaced),

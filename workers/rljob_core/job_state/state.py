@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rljob_core.errors import ProtocolViolation
 from rljob_core.job_state.dispatch_order import DispatchOrder
-from rljob_core.job_state.groups import GroupState, Sibling
+from rljob_core.job_state.groups import GroupState, Sibling, Untrained
 from rljob_core.job_state.sibling_index import SiblingIndex
 from rljob_core.records import (
     BufferOpened,
@@ -78,6 +78,7 @@ class JobState:
         self.finished: JobFinished | None = None
         self.replaced: Counter[str] = Counter()  # groups replaced since the last commit, by reason
         self.given_up: list[str] = []  # why the newest of them could not be generated or scored
+        self.untrained: list[Untrained] = []  # those of them that have rewards
         self.counts: Counter[str] = Counter()  # planned, generated, consumed
         self.aborted: Counter[str] = Counter()  # trajectories by reason
         self.attempts_failed: Counter[str] = Counter()
@@ -329,6 +330,8 @@ class JobState:
             self._index.change(sibling, State.ABORTED)
             self.aborted[record.causes.get(sibling.id, record.reason)] += 1
         self.replaced[record.reason] += 1
+        if rewards := tuple(s.reward for s in group.siblings if s.reward is not None):
+            self.untrained.append(Untrained(group.prompt, record.reason, rewards))
         if ENGINE_LOST in record.causes.values():  # it explains the deaths that the others outlived
             for sibling in filter(None, map(self.sibling, list(self.survivors))):
                 sibling.deaths = 0
@@ -346,8 +349,11 @@ class JobState:
         self.commit = Commit(record.version, record.key, record.manifest)
         self._extend_lineage()
         self.micro_batches = []
+        self._forget_replaced()
+
+    def _forget_replaced(self) -> None:
         self.replaced.clear()
-        self.given_up = []
+        self.given_up, self.untrained = [], []
 
     def _extend_lineage(self) -> None:
         newest = self.commit.version
@@ -393,6 +399,5 @@ class JobState:
         if record.trajectories:
             self.aborted["VersionRevoked"] += record.trajectories
         self.micro_batches = []
-        self.replaced.clear()
-        self.given_up = []
+        self._forget_replaced()
         self.finished = None

@@ -71,6 +71,7 @@ from rljob_core.messages.trainer_work import (
     Hello,
     MicroBatch,
     Resume,
+    Retention,
     TrainerWork,
     TrainingItem,
 )
@@ -115,6 +116,7 @@ __all__ = [
     "PoolSpeed",
     "Release",
     "Resume",
+    "Retention",
     "RewardBatch",
     "RewardResult",
     "RoleFailed",

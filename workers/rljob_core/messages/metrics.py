@@ -72,7 +72,9 @@ class StepMetrics:
 
     Attributes:
         step, version: committed steps; of an evaluation, the version that was evaluated.
-        reward_mean, reward_std: over the trajectories of the step: mean, and standard deviation.
+        reward_mean, reward_std: mean and standard deviation of the rewards of all answers that the step trained on, or
+            that were scored and given up since the step before, as those of groups that `dropUniformGroups` replaces.
+        reward_mean_trained, reward_std_trained: the same of those alone that the step trained on.
         heldout_sampled, heldout_greedy: mean rewards of the evaluation, at `spec.rollout.sampling` and greedily.
         last_version: the version that ends the job, if it is a later one than `spec.steps`; else 0.
         heldout_mixed, heldout_newest: answers of the evaluation, of two for each prompt, that hold tokens of later
@@ -82,11 +84,13 @@ class StepMetrics:
         optimizer_reset: why the optimizer continued with another state than the one that the newest steps left, and
             since which version; empty if it did not, as far as this coordinator knows.
         samples_lost: what a reward worker says about samples that it cannot keep; empty if all are kept.
-        seconds, tokens_generated: since this coordinator started.
+        seconds, tokens_generated: of the whole job: in which a coordinator ran, and that engines generated while one
+            did. A coordinator counts on from its predecessor's newest line, so neither goes back.
         trajectories, aborted, attempts_failed: counts over the whole job, by outcome or reason.
         groups_uniform, uniform_prompts: of the step's groups, and of those that they replaced because of this, the
             share whose rewards were all equal: they teach nothing; and the first prompts of these.
-        reward_parts: mean of each function's score over the step's trajectories, as far as this coordinator read them.
+        reward_parts: mean of each function's score over the answers of `reward_mean`, as far as this coordinator read
+            them.
         queues: open trajectories by state.
         tokens_per_second: that all engines together have generated since the line before.
         engines: that are alive.
@@ -116,6 +120,8 @@ class StepMetrics:
     seconds: float
     reward_mean: float | None = None
     reward_std: float | None = None
+    reward_mean_trained: float | None = None
+    reward_std_trained: float | None = None
     heldout_sampled: float | None = None
     heldout_greedy: float | None = None
     heldout_newest: Annotated[int, OMITTED_IF_EMPTY] = 0

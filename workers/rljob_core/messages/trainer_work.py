@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from rljob_core.omitted import OMITTED_IF_EMPTY
+from rljob_core.omitted import OMITTED_IF_EMPTY, OMITTED_IF_NONE
 from rljob_core.trajectory import VersionSpan
 
 
@@ -17,6 +17,21 @@ class Hello:
 
     epoch: int
     kind: Literal["hello"] = "hello"
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Which checkpoints are kept besides the newest ones (`spec.trainer.checkpoint.keepBest`).
+
+    Attributes:
+        best: of the versions that are saved, the one with the best held-out reward so far; 0 if none has a score.
+        evaluated: the newest version that was evaluated: later ones may turn out to be better.
+        every: steps between evaluations.
+    """
+
+    best: int
+    evaluated: int
+    every: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +56,7 @@ class Resume:
     checkpoint: str | None
     checkpoint_version: int | None
     last: bool = False
+    retention: Annotated[Retention | None, OMITTED_IF_NONE] = None
     kind: Literal["resume"] = "resume"
 
 
@@ -76,6 +92,7 @@ class MicroBatch:
     items: tuple[TrainingItem, ...]
     last: bool
     ledger: Annotated[str, OMITTED_IF_EMPTY] = ""
+    retention: Annotated[Retention | None, OMITTED_IF_NONE] = None
     kind: Literal["micro_batch"] = "micro_batch"
 
 
@@ -95,6 +112,7 @@ class Finish:
     epoch: int
     outcome: str
     message: str = ""
+    retention: Annotated[Retention | None, OMITTED_IF_NONE] = None
     kind: Literal["finish"] = "finish"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rljob_core.actions import PublishMetrics, SendToEngine, SendToTrainer
 from rljob_core.job_state import Sibling
-from rljob_core.messages import Cancel, Finish
+from rljob_core.messages import Cancel, Finish, Retention
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.message_refcounts import AttemptKey
 from rljob_core.planner.metrics_line import metrics_line
@@ -136,8 +136,20 @@ def send_finish_if_over(context: PlannerContext, attempt: int) -> bool:
     """Send `Finish` to a trainer attempt if the job is over; return whether it is."""
     end = context.state.finished
     if end is not None:
-        context.act(SendToTrainer(attempt, Finish(context.epoch, end.outcome, end.message)))
+        finish = Finish(context.epoch, end.outcome, end.message, retention(context))
+        context.act(SendToTrainer(attempt, finish))
     return end is not None
+
+
+def retention(context: PlannerContext) -> Retention | None:
+    """Which checkpoints the trainer is to keep besides the newest ones; None if it is these alone."""
+    checkpoint, evaluation = context.spec.trainer.checkpoint, context.spec.evaluation
+    if not checkpoint.keep_best or evaluation is None:
+        return None
+    scores = context.state.evaluated
+    saved = [v for v in scores if v and (v % checkpoint.every_steps == 0 or v == context.last_version)]
+    best = max(saved, key=lambda version: (scores[version].sampled, version), default=0)
+    return Retention(best, max(scores, default=0), evaluation.every_steps)
 
 
 def finish_if_due(context: PlannerContext) -> None:

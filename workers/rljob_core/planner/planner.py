@@ -134,7 +134,7 @@ class Planner:
         context.now = now
         writer = context.state.writer.successor(instance)
         context.emit(EpochClaimed(writer.number, writer.instance, context.job))
-        context.metrics.start(now)
+        context.metrics.start(now, epoch=context.epoch)
         context.cohorts.inherited = frozenset(map(group_of, context.state.survivors))
         return context.flush_decision()
 
@@ -220,6 +220,7 @@ class Planner:
 
 def _take_charge(context: PlannerContext, found: StoresRead) -> None:
     """Restore the commits that the ledger has lost, repeat what may not have been sent, and greet the trainer."""
+    context.metrics.continue_from(found.seconds, found.tokens_generated)
     recovery.restore(context, found)
     for sibling in context.state.siblings():
         context.sites.meet(sibling.site)  # also where a pool was that was removed: its engines may live on

@@ -14,7 +14,7 @@ from rljob_core.actions import (
     RewardsSeen,
     Summary,
 )
-from rljob_core.advantage import is_uniform
+from rljob_core.advantage import UNIFORM, is_uniform
 from rljob_core.job_state import GroupState
 from rljob_core.messages import RewardResult
 from rljob_core.planner import endings
@@ -166,7 +166,7 @@ def _on_score(context: PlannerContext, result: RewardResult) -> None:
         if result.trajectory not in run.unscored:  # the score came before the payload's header
             context.messages.keep_early(result)
             return
-        if failure_of(result, functions=context.spec.reward.functions):
+        if failure_of(result, context.spec):
             run.retry(result.trajectory, max_attempts=context.spec.pipeline.max_attempts, failure=True)
         else:
             run.score(result.trajectory, result.reward)
@@ -186,7 +186,7 @@ def _on_reward(context: PlannerContext, result: RewardResult) -> None:
     payload = sibling.payload
     if sibling.state is not State.GENERATED or payload is None or payload.digest != result.payload_digest:
         return
-    if failure := failure_of(result, functions=context.spec.reward.functions):
+    if failure := failure_of(result, context.spec):
         reason, detail = failure
         endings.fail_sibling(context, sibling, reason, detail=detail)
         return
@@ -207,10 +207,9 @@ def _complete(context: PlannerContext, group: GroupState) -> None:
     if any(s.state is not State.REWARDED for s in group.siblings):
         return
     uniform = is_uniform([s.reward or 0.0 for s in group.siblings])
-    may_replace = context.state.replaced["UniformGroup"] < context.spec.pipeline.max_resamples
+    may_replace = context.state.replaced[UNIFORM] < context.spec.pipeline.max_resamples
     if uniform and context.spec.algorithm.drop_uniform_groups and may_replace:
-        context.metrics.replaced(group)
-        endings.abort_group(context, group.id, "UniformGroup")
+        endings.abort_group(context, group.id, UNIFORM)
         return
     buffer = context.state.buffers.buffer_of(group.id)
     context.emit(GroupReady(group.id, buffer.step, group.base(buffer.min_version)))

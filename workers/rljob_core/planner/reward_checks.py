@@ -6,30 +6,30 @@ none would end it in the arithmetic of a group, and a long text would fill the l
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from rljob_core.messages import RewardResult
 from rljob_core.planner.payload_checks import LONGEST_DIGEST
 from rljob_core.ports import LARGEST_SCORE
+from rljob_core.spec import TRUNCATION, RLJobSpec
 from rljob_core.words import is_word
 
 OUT_OF_RANGE, INVALID = "RewardOutOfRange", "RewardInvalid"
 """Reasons: a number that no score may be; a result that no reward worker of this job writes."""
 
 
-def failure_of(result: RewardResult, *, functions: Collection[str]) -> tuple[str, str] | None:
+def failure_of(result: RewardResult, spec: RLJobSpec) -> tuple[str, str] | None:
     """Reason and detail of the failure of the attempt that was scored; None if the score counts.
 
     Args:
         result: as it was read.
-        functions: names of the job's reward functions, which are summed up.
+        spec: the job's.
     """
     if result.error:
         reason, _, detail = result.error.partition(": ")
         return (reason, detail) if is_word(reason) else (INVALID, result.error)
-    if not abs(result.reward) <= len(functions) * LARGEST_SCORE:
+    penalty = spec.algorithm.truncation_penalty if spec.algorithm.truncated == "Penalise" else 0.0
+    if not abs(result.reward) <= spec.reward.largest * LARGEST_SCORE + penalty:
         return OUT_OF_RANGE, f"a reward worker sent the score {result.reward:g}"
-    if unknown := result.parts.keys() - set(functions):
+    if unknown := result.parts.keys() - {*spec.reward.functions, TRUNCATION}:
         return (
             INVALID,
             f"a reward worker sent parts of a function that the job does not have: {min(unknown)[:64]}",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean, pstdev
+from statistics import fmean
 
-from rljob_core.advantage import is_uniform
-from rljob_core.job_state import GroupState, JobState
+from rljob_core.advantage import UNIFORM, deviation, is_uniform
+from rljob_core.job_state import GroupState, JobState, Untrained
 from rljob_core.messages import (
     SWAPS_SIGNALLED,
     EngineSignal,
@@ -28,25 +28,36 @@ _FAR_ENGINES = 4096
 """Engines at sites that are remembered: what one has generated may be trained long after it has ended."""
 
 
+_GONE_ENGINES = 4096
+"""Engines whose counters are remembered after they are gone."""
+
+
 class RunningMetrics:
-    """Sums since this coordinator started, and the statistics of the newest step."""
+    """Sums over the whole job, and the statistics of the newest step."""
 
     def __init__(self) -> None:
-        self._started = 0.0
+        self._epoch = 0
+        self._started = 0.0  # so that this coordinator's clock tells the job's seconds
         self._engine_tokens: dict[str, int] = {}
+        self._gone_tokens: dict[str, int] = {}  # the same of engines that are gone
         self._tokens = 0
         self._mark = (0.0, 0)  # time and tokens at the last line: the rate is between two lines
         self._step = StepMetrics(step=0, version=0, seconds=0.0)
-        self._parts: dict[str, Mapping[str, float]] = {}  # by trajectory, of groups that are open
+        self._parts: dict[str, Mapping[str, float]] = {}  # by trajectory, since its group was planned
         self._swaps: dict[str, tuple[WeightSwap, ...]] = {}  # by engine, since the last line
         self._newest_swap: dict[str, float] = {}  # when it began, by engine
         self._site_of: dict[str, str] = {}  # by engine, of those at sites
-        self._replaced: list[int] = []  # prompts since the last commit whose groups had equal rewards
 
-    def start(self, now: float) -> None:
-        """Start the clock."""
-        self._started = now
-        self._mark = (now, 0)
+    def start(self, now: float, *, epoch: int) -> None:
+        """Start the clock of the coordinator of this writer epoch."""
+        self._started, self._epoch = now, epoch
+        self._mark = (now, self._tokens)
+
+    def continue_from(self, seconds: float, tokens: int) -> None:
+        """Count on from what the newest line of metrics says; the clock has been started."""
+        self._started -= seconds
+        self._tokens += tokens
+        self._mark = (self._mark[0], self._tokens)
 
     def heard(self, signal: EngineSignal) -> None:
         """Take an engine's counter of tokens, which counts from its start, and its swaps of weights."""
@@ -61,49 +72,60 @@ class RunningMetrics:
         if new and sum(map(len, self._swaps.values())) + len(new) <= _NAMED_SWAPS:
             self._newest_swap[engine] = max(swap.began for swap in new)
             self._swaps[engine] = self._swaps.get(engine, ()) + new
-        self._tokens += max(0, total - self._engine_tokens.get(engine, 0))
+        # Of an engine that has worked for an earlier coordinator, that one has counted what it had generated.
+        counted = total if signal.epoch < self._epoch else 0
+        counted = self._gone_tokens.pop(engine, counted)
+        self._tokens += max(0, total - self._engine_tokens.get(engine, counted))
         self._engine_tokens[engine] = total
 
     def engine_gone(self, engine: str) -> None:
-        """Forget a removed engine's counter; its tokens stay counted."""
-        self._engine_tokens.pop(engine, None)
+        """Take note that an engine is removed; its tokens stay counted, also if it was only silent and comes back."""
+        if (counted := self._engine_tokens.pop(engine, None)) is not None:
+            self._gone_tokens[engine] = counted
+            if len(self._gone_tokens) > _GONE_ENGINES:
+                del self._gone_tokens[next(iter(self._gone_tokens))]
         self._newest_swap.pop(engine, None)
 
     def scored(self, result: RewardResult) -> None:
         """Take the parts of a reward that counts."""
         self._parts[result.trajectory] = result.parts
 
-    def replaced(self, group: GroupState) -> None:
-        """Take a group that another one replaces, as its rewards are all equal."""
-        self._replaced.append(group.prompt)
-
-    def consumed(self, groups: Sequence[GroupState], *, step: int, open_groups: Collection[str]) -> None:
+    def consumed(
+        self,
+        groups: Sequence[GroupState],
+        *,
+        step: int,
+        open_groups: Collection[str],
+        untrained: Sequence[Untrained],
+    ) -> None:
         """Take the statistics of the groups that a step consumes, just before its commit.
 
         Args:
             groups: of the step.
             step: its number.
             open_groups: names of all groups that are open, those of the step among them.
+            untrained: groups with rewards that were given up since the commit before.
         """
         siblings = [sibling for group in groups for sibling in group.siblings]
-        uniform = [g.prompt for g in groups if is_uniform([s.reward or 0.0 for s in g.siblings])]
-        uniform, replaced = [*self._replaced, *uniform], len(self._replaced)
-        parts = [part for s in siblings if (part := self._parts.get(s.id)) is not None]
-        self._parts = {t: part for t, part in self._parts.items() if group_of(t) in open_groups}
-        for sibling in siblings:
-            self._parts.pop(sibling.id, None)
-        self._replaced = []
-        rewards = [s.reward for s in siblings if s.reward is not None]
+        replaced = [group.prompt for group in untrained if group.reason == UNIFORM]
+        uniform = replaced + [g.prompt for g in groups if is_uniform([s.reward or 0.0 for s in g.siblings])]
+        left = set(open_groups) - {group.id for group in groups}
+        parts = [part for trajectory, part in self._parts.items() if group_of(trajectory) not in left]
+        self._parts = {t: part for t, part in self._parts.items() if group_of(t) in left}
+        trained = [s.reward for s in siblings if s.reward is not None]
+        scored = [*trained, *(reward for group in untrained for reward in group.rewards)]
         lengths = [s.payload.response_tokens for s in siblings if s.payload is not None]
         staleness = [step - s.payload.span.min for s in siblings if s.payload is not None]
         self._step = StepMetrics(
             step=step + 1,
             version=step + 1,
             seconds=0.0,
-            reward_mean=fmean(rewards),
-            reward_std=pstdev(rewards),
+            reward_mean=fmean(scored),
+            reward_std=deviation(scored),
+            reward_mean_trained=fmean(trained),
+            reward_std_trained=deviation(trained),
             response_tokens_mean=fmean(lengths),
-            groups_uniform=len(uniform) / (len(groups) + replaced),
+            groups_uniform=len(uniform) / (len(groups) + len(replaced)),
             uniform_prompts=tuple(uniform[:_NAMED_PROMPTS]),
             reward_parts={
                 name: fmean(part[name] for part in parts if name in part)
@@ -152,6 +174,8 @@ class RunningMetrics:
             line,
             reward_mean=step.reward_mean,
             reward_std=step.reward_std,
+            reward_mean_trained=step.reward_mean_trained,
+            reward_std_trained=step.reward_std_trained,
             response_tokens_mean=step.response_tokens_mean,
             groups_uniform=step.groups_uniform,
             uniform_prompts=step.uniform_prompts,

@@ -98,6 +98,7 @@ def _resume(context: PlannerContext, attempt: int) -> None:
         checkpoint=checkpoint.key if checkpoint else None,
         checkpoint_version=checkpoint.version if checkpoint else None,
         last=last,
+        retention=endings.retention(context),
     )
     context.act(SendToTrainer(attempt, link.resumed))
 
@@ -138,7 +139,7 @@ def _commit(context: PlannerContext, proposal: StepCommitted) -> bool:
     siblings = [sibling for group in groups for sibling in group.siblings]
     for group in groups:
         context.lengths.consumed(group)
-    context.metrics.consumed(groups, step=state.version, open_groups=state.groups)
+    context.metrics.consumed(groups, step=state.version, open_groups=state.groups, untrained=state.untrained)
     context.emit(proposal if proposal.epoch == context.epoch else recovery.restored(state, proposal))
     context.admission.committed(context.now)
     context.transfers.committed(proposal.version, context.now)
@@ -251,6 +252,7 @@ def _message(context: PlannerContext, assigned: MicroBatchAssigned) -> MicroBatc
             item for group in assigned.groups for item in _items(context, context.state.groups[group])
         ),
         last=assigned.last,
+        retention=endings.retention(context),
     )
 
 

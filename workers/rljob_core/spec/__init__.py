@@ -21,7 +21,14 @@ from rljob_core.spec.base import (
     immutable_fields,
     model_in,
 )
-from rljob_core.spec.data import ENVIRONMENT_SCORE, DataSpec, EvaluationDataSpec, EvaluationSpec, RewardSpec
+from rljob_core.spec.data import (
+    ENVIRONMENT_SCORE,
+    TRUNCATION,
+    DataSpec,
+    EvaluationDataSpec,
+    EvaluationSpec,
+    RewardSpec,
+)
 from rljob_core.spec.environment import AGENT, CHANGEABLE_OF_ENVIRONMENT, MOST_TURNS, EnvironmentSpec
 from rljob_core.spec.job import CoordinatorSpec, DeltaSpec, NatsSpec, RLJob, RLJobSpec, WeightsSpec
 from rljob_core.spec.networking import EgressSpec, NetworkingSpec
@@ -65,6 +72,7 @@ __all__ = [
     "LONGEST_RESPONSE",
     "MOST_TURNS",
     "SILENT_SECONDS",
+    "TRUNCATION",
     "VERSION",
     "AlgorithmSpec",
     "ApiModel",

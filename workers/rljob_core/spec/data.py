@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints
@@ -27,6 +28,8 @@ Dataset = Annotated[
 
 ENVIRONMENT_SCORE = "environment"
 """Among a job's rewards, the score that its environment gives an episode."""
+TRUNCATION = "truncationPenalty"
+"""Among the parts of a reward, what `spec.algorithm.truncated: Penalise` takes away; no function has this name."""
 
 STEP_TRAJECTORIES = 50_000
 """A commit is one message of at most 1 MB, and names each of them."""
@@ -108,10 +111,19 @@ class RewardSpec(ApiModel):
     ] = Field(default=["exact_match"])
     """Summed up: `verifier` (the data set's), `exact_match`, `math_verify`, `python_tests`, `package.module:function`,
     what an installed distribution offers, or `environment` (what the environment gives each episode)."""
+    weights: Annotated[
+        list[Annotated[float, Field(ge=-1000, le=1000)]],
+        Field(max_length=16),
+        Immutable("rewards are compared over the whole run"),
+    ] = Field(default=[])
+    """What the score of each function is multiplied by, in the order of functions; absent: each by 1."""
     replicas: Annotated[int, Field(ge=1, le=1024)] = 1
     """Reward workers."""
     timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 30.0
-    """A function that runs longer is ended and its trajectory aborted."""
+    """A function that runs longer is ended. Its answer is generated again, unless there is a timeoutScore."""
+    timeout_score: Annotated[float, Field(ge=-1e6, le=1e6)] | None = None
+    """What every function that workers call gives an answer for which one of them ran longer, for instance 0 or -1;
+    absent: the answer is generated again, so that what is hard to score is missing among those that are trained on."""
     network: bool = False
     """Whether functions may open network connections, for instance to a model that judges."""
     skip_special_tokens: Annotated[bool, Immutable("rewards are compared over the whole run")] = True
@@ -119,6 +131,31 @@ class RewardSpec(ApiModel):
     <think> where it is one, but for the token that ended the answer."""
     template: Options | None = None
     """Patch of the reward workers' pod template; functions run in its container `scorer`."""
+
+    rules = (
+        Rule(
+            "functions",
+            f"!has(self.functions) || !('{TRUNCATION}' in self.functions)",
+            f"{TRUNCATION} is what spec.algorithm.truncated takes away: name the function in another way",
+            lambda reward: TRUNCATION not in reward.functions,
+        ),
+        Rule(
+            "weights",
+            "!has(self.weights) || size(self.weights) == 0 || size(self.weights) == size(self.functions)",
+            "weights are one for each function, in the order of functions: add or remove some",
+            lambda reward: len(reward.weights) in {0, len(reward.functions)},
+        ),
+    )
+
+    def total(self, parts: Mapping[str, float]) -> float:
+        """The sum of an answer's scores, by their weights; what has no weight, as a penalty, counts as it is."""
+        weights = dict(zip(self.functions, self.weights, strict=False))
+        return sum(weights.get(name, 1.0) * score for name, score in parts.items())
+
+    @property
+    def largest(self) -> float:
+        """The largest sum of scores that are no larger than 1, and no smaller than -1."""
+        return sum(map(abs, self.weights)) if self.weights else float(len(self.functions))
 
     @property
     def called(self) -> list[str]:

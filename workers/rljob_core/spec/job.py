@@ -208,6 +208,13 @@ class RLJobSpec(ApiModel):
             lambda s: not (s.rollout.sites and _is_far(s.weights.uri)),
         ),
         Rule(
+            "trainer.checkpoint.keepBest",
+            "!has(self.trainer) || !has(self.trainer.checkpoint) || !has(self.trainer.checkpoint.keepBest) || "
+            "!self.trainer.checkpoint.keepBest || has(self.evaluation)",
+            "the best checkpoint is that of the best held-out reward: add evaluation, or remove keepBest",
+            lambda s: not s.trainer.checkpoint.keep_best or s.evaluation is not None,
+        ),
+        Rule(
             "reward.functions",
             f"!has(self.rollout.environment) || {_SCORED_BY_ENVIRONMENT}",
             f"an episode has the score that its environment gives it: add {ENVIRONMENT_SCORE}, alone or beside others",

@@ -152,7 +152,7 @@ class RLJobStatus(ApiModel):
     writer_epoch: int = 0
     """Writer epoch of the coordinator: one more each time that a coordinator takes over."""
     reward_mean: float | None = None
-    """Mean reward of the newest committed step."""
+    """Mean reward of all answers that were scored for the newest step, those of replaced groups included."""
     staleness_max: int | None = None
     """Largest staleness of a trajectory in the newest step, in versions."""
     staleness_mean: float | None = None

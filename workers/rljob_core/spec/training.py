@@ -66,6 +66,12 @@ class AlgorithmSpec(ApiModel):
     """Peak learning rate of AdamW."""
     warmup_steps: Count = 0
     """Steps of linear warm-up."""
+    learning_rate_schedule: Literal["Constant", "Linear", "Cosine"] = "Constant"
+    """How the learning rate falls after the warm-up: not at all, or to minLearningRate at step decaySteps."""
+    decay_steps: PositiveCount | None = None
+    """The step from which on the learning rate is minLearningRate; usually the value of steps."""
+    min_learning_rate: Annotated[float, Field(ge=0, le=10)] = 0.0
+    """Where Linear and Cosine end."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Decoupled weight decay."""
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
@@ -84,6 +90,32 @@ class AlgorithmSpec(ApiModel):
     """Divide group-relative advantages by the group's standard deviation."""
     drop_uniform_groups: bool = False
     """Replace groups whose rewards are all equal by the next prompt."""
+    truncated: Literal["Train", "Mask", "Penalise"] = "Train"
+    """Answers that sampling.maxTokens cut: Train: like any other. Mask: none of their tokens is trained on, and their
+    rewards count in their groups. Penalise: their rewards are truncationPenalty less; not those of held-out answers."""
+    truncation_penalty: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    """What Penalise takes away."""
+
+    rules = (
+        Rule(
+            "decaySteps",
+            "!has(self.learningRateSchedule) || self.learningRateSchedule == 'Constant' || has(self.decaySteps)",
+            "learningRateSchedule Linear and Cosine end at a step: add decaySteps, for instance the value of steps",
+            lambda a: a.learning_rate_schedule == "Constant" or a.decay_steps is not None,
+        ),
+        Rule(
+            "decaySteps",
+            "!has(self.decaySteps) || !has(self.warmupSteps) || self.decaySteps > self.warmupSteps",
+            "the learning rate falls after the warm-up: make decaySteps more than warmupSteps",
+            lambda a: a.decay_steps is None or a.decay_steps > a.warmup_steps,
+        ),
+        Rule(
+            "minLearningRate",
+            "!has(self.minLearningRate) || !has(self.learningRate) || self.minLearningRate <= self.learningRate",
+            "minLearningRate is more than learningRate, the peak: lower it",
+            lambda a: a.min_learning_rate <= a.learning_rate,
+        ),
+    )
 
 
 class CheckpointSpec(ApiModel):
@@ -94,6 +126,8 @@ class CheckpointSpec(ApiModel):
     the output folder). In an object store, the trainer's log and samples are beside them."""
     every_steps: PositiveCount = 10
     """Steps between checkpoints. 1 makes a trainer's recovery exact; else moments may be that much older."""
+    keep_best: bool = False
+    """Also keep the checkpoint with the best held-out reward (sampled), beside the newest two; needs evaluation."""
 
 
 INTERCHANGEABLE = ("Torch", "FSDP", "DeepSpeed")

@@ -25,6 +25,11 @@ def model_files(files: tuple[RemoteFile, ...], *, field: str) -> tuple[RemoteFil
     """
     _check_names(files, field)
     names = [file.name for file in files]
+    if "config.json" not in names and "adapter_config.json" in names:
+        raise SpecError(
+            field,
+            "holds adapters only: merge them (`rljob export CHECKPOINT TARGET`) and name the merged model",
+        )
     if "config.json" not in names:
         raise SpecError(field, "holds no Hugging Face model (config.json is missing): name a model's folder")
     own = [

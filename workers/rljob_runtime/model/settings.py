@@ -150,6 +150,10 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+_BESIDE = ("adapter", "optimizer-")
+"""First parts of the names of files that are no weights of a model: adapters, and the state in our checkpoints."""
+
+
 def check_whole(folder: Path) -> None:
     """Check that a folder holds more than an adapter.
 
@@ -157,11 +161,12 @@ def check_whole(folder: Path) -> None:
         SpecError: it holds an adapter only; the error names its base model and says how to merge both.
     """
     adapter = folder / "adapter_config.json"
-    if not adapter.is_file() or any(not f.name.startswith("adapter") for f in folder.glob("*.safetensors")):
+    if not adapter.is_file() or any(not f.name.startswith(_BESIDE) for f in folder.glob("*.safetensors")):
         return
     base = read_settings(adapter).get("base_model_name_or_path") or "its base model"
     raise _wrong(
-        f"{folder} holds an adapter of {base} only: write {base} here, or merge both into another folder, by peft's "
+        f"{folder} holds an adapter of {base} only: write {base} here, or merge both into another folder: "
+        f"`rljob export {folder} TARGET`, or peft's "
         f'AutoPeftModelForCausalLM.from_pretrained("{folder}").merge_and_unload().save_pretrained(…), with the '
         "tokenizer's files beside it"
     )

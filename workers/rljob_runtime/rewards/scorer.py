@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds beyond the limits of an answer's functions without any outcome: the pool may be replacing its processes.
 _SILENCE = 120.0
+_TIMEOUT = "RewardTimeout"
 #: Answers that are sent before any of them has come back.
 _MAX_SENT = 4096
 
@@ -106,6 +107,14 @@ class Scorer:
         """
         if not self._functions:
             return ScoringOutcome()
+        reward = self._config.spec.reward
+        outcome = await self._outcome(job)
+        if reward.timeout_score is None or not outcome.error.startswith(_TIMEOUT):
+            return outcome
+        parts = dict.fromkeys(self._functions, reward.timeout_score)
+        return ScoringOutcome(reward.total(parts), parts)
+
+    async def _outcome(self, job: ScoringJob) -> ScoringOutcome:
         if self._failure is not None:
             raise self._failure
         number = next(self._numbers)
@@ -192,7 +201,7 @@ class Scorer:
                     self._expect_progress()
         except TimeoutError as error:
             message = f"the scoring server sent no outcome for {self._longest_silence:g} s"
-            raise _ServerLost(message, "RewardTimeout") from error
+            raise _ServerLost(message, _TIMEOUT) from error
         except (OSError, asyncio.IncompleteReadError) as error:
             raise _ServerLost("the scoring server ended") from error
         except ValidationError as error:
@@ -222,7 +231,7 @@ class Scorer:
             raise ValueError(f"{len(reply.scores)} scores of {len(self._functions)} functions")
         else:
             parts = dict(zip(self._functions, reply.scores, strict=True))
-            outcome = ScoringOutcome(sum(parts.values()), parts)
+            outcome = ScoringOutcome(self._config.spec.reward.total(parts), parts)
         del self._sent[reply.number]
         if not answer.outcome.done():  # its caller may have given up
             answer.outcome.set_result(outcome)

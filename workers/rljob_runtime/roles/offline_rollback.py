@@ -22,7 +22,13 @@ from rljob_core.ports import Channel, MessageStore, WeightStore
 from rljob_core.records import CheckpointSaved, StepCommitted
 from rljob_runtime.messaging.announce import publish_metrics, publish_version
 from rljob_runtime.messaging.ledger import Ledger
-from rljob_runtime.roles.recovery_sources import intact_versions, is_intact, proposals_after, read_stores
+from rljob_runtime.roles.recovery_sources import (
+    counted,
+    intact_versions,
+    is_intact,
+    proposals_after,
+    read_stores,
+)
 from rljob_runtime.training.checkpoint_base import Checkpoints
 
 FLAG = "--from-version"
@@ -158,7 +164,9 @@ class _PendingClaim:
         state = VersionedState()
         await ledger.replay(state)
         planner = Planner(config, state=state)
-        return cls(ledger, planner, state, planner.start(instance, asyncio.get_running_loop().time()))
+        claim = planner.start(instance, asyncio.get_running_loop().time())
+        planner.context.metrics.continue_from(*await counted(store))
+        return cls(ledger, planner, state, claim)
 
 
 async def _go_back(pending: _PendingClaim, place: _Place, version: int) -> RolledBack:

@@ -10,14 +10,16 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 
+from pydantic import ValidationError
+
 from rljob_core.actions import StoresRead
 from rljob_core.errors import WeightsRejected
-from rljob_core.messages import VERSION_ANNOUNCED
+from rljob_core.messages import STEP_METRICS, VERSION_ANNOUNCED
 from rljob_core.ports import Channel, MessageStore, WeightStore
 
 
 async def read_stores(store: MessageStore, weights: WeightStore, version: int) -> StoresRead:
-    """Proposals of commits after `version` in the weight store, and the manifest that was announced last.
+    """Proposals of commits after `version` in the weight store, the manifest that was announced last, and counts.
 
     Args:
         store: the job's streams, open.
@@ -26,9 +28,23 @@ async def read_stores(store: MessageStore, weights: WeightStore, version: int) -
     """
     found = await asyncio.to_thread(proposals_after, weights, version)
     announced = await store.last(Channel.VERSIONS)
+    seconds, tokens = await counted(store)
     return replace(
-        found, announced=VERSION_ANNOUNCED.validate_json(announced.data).manifest if announced else ""
+        found,
+        announced=VERSION_ANNOUNCED.validate_json(announced.data).manifest if announced else "",
+        seconds=seconds,
+        tokens_generated=tokens,
     )
+
+
+async def counted(store: MessageStore) -> tuple[float, int]:
+    """The job's seconds and generated tokens by its newest line of metrics; zeros if there is none to be read."""
+    newest = await store.last(Channel.METRICS)
+    try:
+        line = STEP_METRICS.validate_json(newest.data if newest is not None else b"")
+    except ValidationError:
+        return 0.0, 0
+    return line.seconds, line.tokens_generated
 
 
 def proposals_after(weights: WeightStore, version: int) -> StoresRead:

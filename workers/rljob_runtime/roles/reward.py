@@ -25,8 +25,8 @@ from rljob_core.config import JobConfig
 from rljob_core.messages import REWARD_ACK_WAIT, REWARD_BATCH, REWARD_QUEUE, RewardBatch, RewardResult
 from rljob_core.messages.limits import MESSAGE_RESULTS
 from rljob_core.ports import Channel, MessageStore
-from rljob_core.spec import ENVIRONMENT_SCORE
-from rljob_core.trajectory import Source, Trajectory, is_evaluation
+from rljob_core.spec import ENVIRONMENT_SCORE, TRUNCATION, RLJobSpec
+from rljob_core.trajectory import FinishReason, Source, Trajectory, is_evaluation
 from rljob_runtime.locations import model_folder
 from rljob_runtime.messaging.summaries import PayloadSummary
 from rljob_runtime.messaging.trajectories import TrajectoryDelivery, TrajectoryStore
@@ -81,7 +81,6 @@ async def run_reward(
     tokenizer = Tokenizer(model_folder(config))
     scorer = Scorer(config, workers=workers)
     samples = open_sample_log(config, tokenizer)
-    has_environment = ENVIRONMENT_SCORE in config.spec.reward.functions
     try:
         await scorer.start()
         trajectories = TrajectoryStore(store, max_tokens=config.spec.rollout.sampling.max_tokens)
@@ -101,14 +100,7 @@ async def run_reward(
 
         async def score_and_publish(trajectory: Trajectory, digest: str, received: float) -> None:
             with recorder.timed(RewardMetrics.SCORE_SECONDS):
-                result = await score(
-                    trajectory,
-                    digest,
-                    scorer=scorer,
-                    tokenizer=tokenizer,
-                    skip_special_tokens=config.spec.reward.skip_special_tokens,
-                    has_environment=has_environment,
-                )
+                result = await score(trajectory, digest, scorer=scorer, tokenizer=tokenizer, spec=config.spec)
             recorder.add(RewardMetrics.SCORED, 1, "failed" if result.error else "scored")
             await publisher.publish(result)
             if samples is not None:
@@ -162,8 +154,7 @@ async def score(
     *,
     scorer: Scorer,
     tokenizer: Tokenizer,
-    skip_special_tokens: bool = True,
-    has_environment: bool = False,
+    spec: RLJobSpec,
 ) -> RewardResult:
     """Score a trajectory.
 
@@ -172,11 +163,10 @@ async def score(
         digest: digest of the trajectory's payload, which the result repeats.
         scorer: has reward functions run.
         tokenizer: decodes the response.
-        skip_special_tokens: `spec.reward.skipSpecialTokens`.
-        has_environment: whether the score that its environment gave it is one of the parts.
+        spec: the job's, by which the environment's score, weights and penalties count.
     """
     try:
-        completion = tokenizer.completion(response(trajectory), skip_special_tokens=skip_special_tokens)
+        completion = tokenizer.completion(response(trajectory), skip_special_tokens=spec.reward.skip_special_tokens)
     # Token ids outside any range. Without a result for them, the message would be delivered again forever.
     except OverflowError as error:
         outcome = ScoringOutcome(error=f"RewardRaised: the response does not decode: {error}")
@@ -184,8 +174,8 @@ async def score(
         held_out = is_evaluation(trajectory.id)
         job = ScoringJob(trajectory.prompt, held_out, completion, finish=trajectory.finish)
         outcome = await scorer.score(job)
-    if has_environment and not outcome.error:
-        outcome = with_environments_score(outcome, trajectory)
+    if not outcome.error:
+        outcome = rewarded(outcome, trajectory, spec)
     result = RewardResult(
         trajectory=trajectory.id,
         attempt=trajectory.attempt,
@@ -199,12 +189,17 @@ async def score(
     return dataclasses.replace(result, digest=result_digest(result))
 
 
-def with_environments_score(outcome: ScoringOutcome, trajectory: Trajectory) -> ScoringOutcome:
-    """The outcome with the score that an episode's environment gave it as one part more."""
-    if trajectory.score is None:
-        return ScoringOutcome(error="RewardRaised: the trajectory has no score of its environment")
-    parts = {**outcome.parts, ENVIRONMENT_SCORE: trajectory.score}
-    return ScoringOutcome(sum(parts.values()), parts)
+def rewarded(outcome: ScoringOutcome, trajectory: Trajectory, spec: RLJobSpec) -> ScoringOutcome:
+    """The outcome with what the functions do not score: its environment's score, and the penalty of being cut off."""
+    parts = dict(outcome.parts)
+    if ENVIRONMENT_SCORE in spec.reward.functions:
+        if trajectory.score is None:
+            return ScoringOutcome(error="RewardRaised: the trajectory has no score of its environment")
+        parts[ENVIRONMENT_SCORE] = trajectory.score
+    if spec.algorithm.truncated == "Penalise" and not is_evaluation(trajectory.id):
+        is_cut = trajectory.finish is FinishReason.LENGTH
+        parts[TRUNCATION] = -spec.algorithm.truncation_penalty if is_cut else 0.0
+    return ScoringOutcome(spec.reward.total(parts), parts)
 
 
 def lost(summary: PayloadSummary) -> RewardResult:

@@ -88,8 +88,19 @@ class CoordinatorMetrics:
         "rljob_coordinator_room_wanted_bytes",
         "Bytes that the stream of trajectories would have to hold; 0 if it holds them.",
     )
-    REWARD_MEAN = gauge("rljob_coordinator_reward_mean", "Mean reward of the newest step's trajectories.")
+    REWARD_MEAN = gauge(
+        "rljob_coordinator_reward_mean",
+        "Mean reward of all answers that were scored for the newest step, those of replaced groups included.",
+    )
     REWARD_STD = gauge("rljob_coordinator_reward_std", "Standard deviation of the same rewards.")
+    REWARD_MEAN_TRAINED = gauge(
+        "rljob_coordinator_reward_mean_trained", "Mean reward of the answers that the newest step trained on."
+    )
+    REWARD_PART = gauge(
+        "rljob_coordinator_reward_part_mean",
+        "Mean score of each reward function, before its weight, over the answers of reward_mean.",
+        "function",
+    )
     HELDOUT_REWARD = gauge(
         "rljob_coordinator_heldout_reward_mean",
         "Mean reward of the newest evaluation, by how it was sampled: sampled or greedy.",

@@ -22,7 +22,9 @@ SEQUENCE, STEP, STREAM = "rljob/sequence", "rljob/step", "rljob/stream"
 """Values that every tracker stores with a point: the fields of `TrackedPoint` with these names."""
 _MARKS = 1 << 24
 """Whole numbers that a tracker with numbers of 32 bits (TensorBoard) stores exactly."""
-_TRAINED = ("reward_mean", "reward_std", "response_tokens_mean", "stats")
+_TRAINED = (
+    "reward_mean", "reward_std", "reward_mean_trained", "reward_std_trained", "response_tokens_mean", "stats",
+)  # fmt: skip
 _EVALUATED = "heldout_"
 _OWN = {"step", "version", "last_version", "writer"}
 """Fields of a line that are no curve of their own."""

@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rljob_core.errors import SpecError
+from rljob_core.messages import Retention
 from rljob_runtime.model.identity import model_identity
 
 FIELD = "spec.trainer.checkpoint.uri"
 INFO = "checkpoint.json"
+ADAPTER_SETTINGS = "adapter_config.json"
+"""In a checkpoint of adapters, what they are of."""
 KEPT = 2
-"""Versions whose checkpoints are kept."""
+"""Newest versions whose checkpoints are kept."""
+_AWAITED = 4
+"""Of the versions whose evaluations are still to come, the newest that are kept, too, where the best one is."""
 _KEY = re.compile(r"step-\d{6,}(-\d+)?")
 #: Files of a model's folder that are not copied: the checkpoint has its own, or they are other forms of the weights.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".index.json")
@@ -62,7 +67,15 @@ class Checkpoints(ABC):
         self._model_path = model_path
 
     @abstractmethod
-    def write(self, *, version: int, manifest: str, attempt: int, save: Callable[[str], None]) -> str:
+    def write(
+        self,
+        *,
+        version: int,
+        manifest: str,
+        attempt: int,
+        save: Callable[[str], None],
+        retention: Retention | None = None,
+    ) -> str:
         """Write a checkpoint; its key.
 
         A key is never written twice (`step-000120`, then `step-000120-2`): what the ledger names stays what it was.
@@ -72,10 +85,15 @@ class Checkpoints(ABC):
             manifest: digest of its manifest.
             attempt: of the trainer.
             save: writes model, optimizer and random state to an empty place (`TrainerBackend.save`).
+            retention: which older ones are kept; None: the newest ones alone.
 
         Raises:
             StorageRefused: the storage refuses (full, read-only, …); earlier checkpoints are as they were.
         """
+
+    @abstractmethod
+    def prune(self, attempt: int, retention: Retention | None) -> None:
+        """Remove what is not to be kept, and what no newer attempt than this one has begun and not finished."""
 
     @abstractmethod
     def put(self, key: str, fill: Callable[[Path], None]) -> None:
@@ -156,10 +174,18 @@ class Checkpoints(ABC):
                 "name the model that the job started with, or another output folder",
             )
 
-    def _files_of_model(self) -> Iterator[Path]:
-        """The files that a checkpoint takes over from the model: its tokenizer, its settings."""
+    def _files_of_model(self, saved: Collection[str]) -> Iterator[Path]:
+        """The files that a checkpoint takes over from the model: its tokenizer, its settings.
+
+        Beside adapters there is no config.json: with one, transformers would look for whole weights in the folder,
+        without it for the base model that the adapters name.
+
+        Args:
+            saved: names of the files that the checkpoint has already.
+        """
+        left = {*saved, "config.json"} if ADAPTER_SETTINGS in saved else {*saved}
         for path in sorted(self._model_path.iterdir()):
-            if path.is_file() and not path.name.endswith(_WEIGHTS):
+            if path.is_file() and not path.name.endswith(_WEIGHTS) and path.name not in left:
                 yield path
 
 
@@ -174,6 +200,11 @@ def order(key: str) -> tuple[int, int]:
     return int(version), int(copy[0]) if copy else 1
 
 
-def kept_versions(keys: list[str]) -> list[int]:
-    """The versions whose checkpoints are kept, of these: the newest."""
-    return sorted({order(key)[0] for key in keys})[-KEPT:]
+def kept_versions(keys: Iterable[str], retention: Retention | None) -> set[int]:
+    """The versions whose checkpoints are kept, of these: the newest, the best, and what may turn out to be better."""
+    found = sorted({order(key)[0] for key in keys})
+    kept = {*found[-KEPT:]}
+    if retention is not None:
+        awaited = [v for v in found if v > retention.evaluated and v % retention.every == 0]
+        kept |= {*awaited[-_AWAITED:], *({retention.best} & {*found})}
+    return kept

@@ -27,6 +27,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from rljob_core.errors import StorageRefused
+from rljob_core.messages import Retention
 from rljob_runtime.model.identity import model_identity
 from rljob_runtime.storage.objects import object_store, reading, writing
 from rljob_runtime.storage.transfers import (
@@ -73,7 +74,15 @@ class ObjectCheckpoints(Checkpoints):
         self._files, self._root = object_store(root_uri, field=FIELD)
         self._uri, self._patience = root_uri.rstrip("/"), patience
 
-    def write(self, *, version: int, manifest: str, attempt: int, save: Callable[[str], None]) -> str:
+    def write(
+        self,
+        *,
+        version: int,
+        manifest: str,
+        attempt: int,
+        save: Callable[[str], None],
+        retention: Retention | None = None,
+    ) -> str:
         """Write a checkpoint; `save` gets its URI, see `Checkpoints.write`."""
         key = ""
         try:
@@ -87,7 +96,7 @@ class ObjectCheckpoints(Checkpoints):
             raise StorageRefused(
                 f"cannot write the checkpoint of version {version} to {self.place(key)}: {error}"
             ) from error
-        self._prune(attempt)
+        self.prune(attempt, retention)
         return key
 
     def put(self, key: str, fill: Callable[[Path], None]) -> None:
@@ -164,13 +173,12 @@ class ObjectCheckpoints(Checkpoints):
         """Upload what comes from the model, look whether all is there, and put `checkpoint.json`."""
         folder = f"{self._root}/{key}"
         if with_model:
-            for path in self._files_of_model():
-                if path.name not in files:
-                    name = f"{folder}/{path.name}"
-                    size, digest = patiently(
-                        partial(upload_file, self._files, path, name), seconds=self._patience
-                    )
-                    files[path.name] = CheckpointFile(size=size, digest=digest)
+            for path in self._files_of_model(files):
+                name = f"{folder}/{path.name}"
+                size, digest = patiently(
+                    partial(upload_file, self._files, path, name), seconds=self._patience
+                )
+                files[path.name] = CheckpointFile(size=size, digest=digest)
         stored = self._objects(key)
         if missing := sorted(name for name, file in files.items() if stored.get(name) != file.size):
             raise StorageRefused(f"{', '.join(missing)} were removed while they were written")
@@ -182,11 +190,11 @@ class ObjectCheckpoints(Checkpoints):
 
         patiently(put, seconds=self._patience)
 
-    def _prune(self, attempt: int) -> None:
-        """Remove all but the newest versions, and what no newer attempt than this one has begun and not finished."""
+    def prune(self, attempt: int, retention: Retention | None) -> None:
+        """Remove what is not kept, and what no newer attempt than this one has begun and not finished."""
         try:
             begun, whole = self._keys_begun(), self.keys()
-            kept = kept_versions(whole)
+            kept = kept_versions(whole, retention)
             for key in begun:
                 unfinished = key not in whole and order(key)[1] % _ATTEMPTS <= attempt
                 if unfinished or (key in whole and order(key)[0] not in kept):

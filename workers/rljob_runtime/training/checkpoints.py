@@ -1,7 +1,8 @@
 """Checkpoints: folders `step-000120` in Hugging Face format with optimizer and random state, and a link `latest`.
 
 A checkpoint is written under a hidden name, synced and renamed, and then `latest` is switched over: a reader of the
-root finds whole checkpoints only, whichever process is killed at whichever moment. The newest two versions are kept.
+root finds whole checkpoints only, whichever process is killed at whichever moment. The newest two versions are kept,
+and the one to which `best` points (`keepBest`).
 At `s3://` and `gs://` URIs `ObjectCheckpoints` keeps the same files as objects.
 """
 
@@ -14,6 +15,7 @@ from itertools import chain, count
 from pathlib import Path
 
 from rljob_core.errors import StorageRefused
+from rljob_core.messages import Retention
 from rljob_runtime.locations import local_path
 from rljob_runtime.model.identity import model_identity
 from rljob_runtime.process.fsync import create_folder, sync_folder, sync_tree
@@ -27,7 +29,7 @@ from rljob_runtime.training.checkpoint_base import (
     order,
 )
 
-LATEST = "latest"
+LATEST, BEST = "latest", "best"
 _WRITING = ".writing"
 
 
@@ -46,7 +48,15 @@ class CheckpointStore(Checkpoints):
         super().__init__(model_path=model_path)
         self._root = local_path(root_uri, field=FIELD)
 
-    def write(self, *, version: int, manifest: str, attempt: int, save: Callable[[str], None]) -> str:
+    def write(
+        self,
+        *,
+        version: int,
+        manifest: str,
+        attempt: int,
+        save: Callable[[str], None],
+        retention: Retention | None = None,
+    ) -> str:
         """Write a checkpoint and point `latest` to it; see `Checkpoints.write`."""
         name = f"step-{version:06d}"
         keys = chain([name], (f"{name}-{number}" for number in count(2)))
@@ -68,8 +78,8 @@ class CheckpointStore(Checkpoints):
             sync_tree(aside)
             aside.rename(folder)
             sync_folder(self._root)
-            self._point_latest(key)
-            self._prune(attempt)
+            self._point(LATEST, key)
+            self.prune(attempt, retention)
         except Exception as error:
             if not _is_of_storage(error):
                 raise
@@ -94,16 +104,18 @@ class CheckpointStore(Checkpoints):
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         sync_folder(self._root)
-        self._point_latest(self.keys()[-1])
+        self._point(LATEST, self.keys()[-1])
 
     def forget(self, *, after: int) -> None:
         """Remove the checkpoints of later versions, which were revoked; `latest` names the newest that is left."""
         for key in [key for key in self.keys() if order(key)[0] > after]:
             (self._root / key).rename(self._root / f".{key}.removed")
         if left := self.keys():
-            self._point_latest(left[-1])
+            self._point(LATEST, left[-1])
         else:
             (self._root / LATEST).unlink(missing_ok=True)
+        if not (self._root / BEST).exists():
+            (self._root / BEST).unlink(missing_ok=True)
         self._sweep()
 
     def folder(self, key: str) -> Path:
@@ -136,21 +148,23 @@ class CheckpointStore(Checkpoints):
         return (self.folder(key) / INFO).read_bytes()
 
     def _copy_tokenizer(self, folder: Path) -> None:
-        for path in self._files_of_model():
-            if not (folder / path.name).exists():
-                shutil.copyfile(path, folder / path.name)
+        for path in self._files_of_model([path.name for path in folder.iterdir()]):
+            shutil.copyfile(path, folder / path.name)
 
-    def _point_latest(self, key: str) -> None:
-        aside = self._root / f".{LATEST}.writing"
+    def _point(self, link: str, key: str) -> None:
+        aside = self._root / f".{link}.writing"
         aside.unlink(missing_ok=True)
         aside.symlink_to(key)
-        aside.replace(self._root / LATEST)
+        aside.replace(self._root / link)
         sync_folder(self._root)
 
-    def _prune(self, attempt: int) -> None:
-        """Remove all but the newest versions, hidden first so that none is half-removed; and what was left aside."""
+    def prune(self, attempt: int, retention: Retention | None) -> None:
+        """Remove what is not kept, hidden first so that none is half-removed; point `best` to the best one."""
         keys = self.keys()
-        kept = kept_versions(keys)
+        kept = kept_versions(keys, retention)
+        best = 0 if retention is None else retention.best
+        if of_best := [key for key in keys if order(key)[0] == best]:
+            self._point(BEST, of_best[-1])
         for key in keys:
             if order(key)[0] not in kept:
                 (self._root / key).rename(self._root / f".{key}.removed")

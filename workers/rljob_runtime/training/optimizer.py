@@ -5,6 +5,7 @@ The state is created before the first step, so that a checkpoint can be copied i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -26,6 +27,23 @@ def adamw(parameters: Sequence[Tensor], algorithm: AlgorithmSpec) -> torch.optim
     for parameter in parameters:
         fill_state(optimizer, parameter)
     return optimizer
+
+
+def learning_rate(algorithm: AlgorithmSpec, step: int) -> float:
+    """The learning rate of a step, the first being 0: a linear warm-up, then what `learningRateSchedule` says.
+
+    It depends on the step alone, so that a trainer that starts anywhere continues as another one would have.
+    """
+    peak, least, warmup = algorithm.learning_rate, algorithm.min_learning_rate, algorithm.warmup_steps
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    if algorithm.learning_rate_schedule == "Constant" or algorithm.decay_steps is None:
+        return peak
+    done = min(1.0, (step - warmup) / (algorithm.decay_steps - warmup))
+    left = (
+        1.0 - done if algorithm.learning_rate_schedule == "Linear" else (1.0 + math.cos(math.pi * done)) / 2.0
+    )
+    return least + (peak - least) * left
 
 
 def fill_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> None:

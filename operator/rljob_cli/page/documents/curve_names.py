@@ -26,14 +26,18 @@ CHARTS: tuple[CurveChart, ...] = (
         "Reward",
         "",
         (
-            ("reward_mean", "training"),
+            ("reward_mean", "training, all answers"),
+            ("reward_mean_trained", "training, answers trained on"),
             ("heldout_sampled", "held out, sampled"),
             ("heldout_greedy", "held out, greedy"),
         ),
-        "mean reward of the answers that each step trained on, and of the held-out prompts",
+        "mean reward of all answers scored for a step, of those that it trained on, and of the held-out prompts",
     ),
     CurveChart(
-        "Spread of the reward", "", (("reward_std", "standard deviation"),), "0: nothing to learn from"
+        "Spread of the reward",
+        "",
+        (("reward_std", "all answers"), ("reward_std_trained", "answers trained on")),
+        "standard deviation; 0: nothing to learn from",
     ),
     CurveChart("Loss", "", (("stats.loss", "loss"),)),
     CurveChart("KL divergence", "", (("stats.kl", "KL"),), "distance from the reference model"),

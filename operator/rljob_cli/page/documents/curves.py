@@ -53,7 +53,7 @@ class MetricsColumns:
         self._columns: dict[str, list[float | None]] = {"seconds": []}
         self._kinds: list[str] = []
         self._seen: set[tuple[str, int]] = set()
-        self._offset = self._before = 0.0
+        self._newest = 0.0
         self._cost = 0.0
         self.steps = 0
         self.finished = ""
@@ -112,15 +112,12 @@ class MetricsColumns:
         self._kinds.append(kind)
 
     def _seconds(self, line: dict[str, Any]) -> float:
-        """Seconds of the job: each coordinator counts from 0."""
+        """Seconds of the job at a line, up to which cost is added up; an evaluation has those of its version."""
         told = finite(line.get("seconds")) or 0.0
-        if told < self._before:
-            self._offset += self._before
-        passed = max(told - self._before, 0.0) if told >= self._before else told
-        self._before = told
+        passed, self._newest = max(told - self._newest, 0.0), max(told, self._newest)
         if self._price is not None:
             self._cost += passed / 3600 * self._per_hour(line)
-        return self._offset + told
+        return told
 
     def _per_hour(self, line: dict[str, Any]) -> float:
         pools = line.get("pools")
@@ -147,9 +144,9 @@ class MetricsColumns:
             for i, kind in enumerate(self._kinds)
             if self.versions[i] <= version and kind != "end"
         ]
-        offset, before, cost = self._offset, self._before, self._cost
+        newest, cost = self._newest, self._cost
         self._clear()
-        self._offset, self._before, self._cost = offset, before, cost
+        self._newest, self._cost = newest, cost
         for kind, of, row in kept:
             self._seen.add((kind, of))
             self.steps = max(self.steps, of)

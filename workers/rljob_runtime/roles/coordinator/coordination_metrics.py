@@ -145,6 +145,8 @@ class CoordinationMetrics:
         for metric, value, labels in (
             (Metrics.REWARD_MEAN, line.reward_mean, ()),
             (Metrics.REWARD_STD, line.reward_std, ()),
+            (Metrics.REWARD_MEAN_TRAINED, line.reward_mean_trained, ()),
+            *((Metrics.REWARD_PART, mean, (name,)) for name, mean in line.reward_parts.items()),
             (Metrics.RESPONSE_TOKENS_MEAN, line.response_tokens_mean, ()),
             (Metrics.HELDOUT_REWARD, line.heldout_sampled, ("sampled",)),
             (Metrics.HELDOUT_REWARD, line.heldout_greedy, ("greedy",)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rljob_core.messages import CheckpointWritten, OptimizerReset, Resume
+from rljob_core.messages import CheckpointWritten, OptimizerReset, Resume, Retention
 from rljob_core.ports import MessageStore, TrainerBackend
 from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.roles.trainer.policy_weights import PolicyWeights
@@ -22,6 +22,9 @@ class Checkpointing:
         policy: the weights in memory, whose version a checkpoint belongs to.
         attempt: of the trainer.
         metrics: of the trainer.
+
+    Attributes:
+        retention: which checkpoints are kept besides the newest ones, as the coordinator has said last.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class Checkpointing:
         self._attempt = attempt
         self._metrics = metrics
         self._newest: tuple[int, str] | None = None
+        self.retention: Retention | None = None
 
     @property
     def key(self) -> str | None:
@@ -80,9 +84,15 @@ class Checkpointing:
                 manifest=self._policy.manifest,
                 attempt=self._attempt,
                 save=self._backend.save,
+                retention=self.retention,
             )
         self._newest = version, key
         await self.announce()
+
+    async def finish(self, retention: Retention | None) -> None:
+        """At the end of the job, when nothing is saved any more, keep the best checkpoint, if one is to be kept."""
+        if retention is not None:
+            await asyncio.to_thread(self._checkpoints.prune, self._attempt, retention)
 
     async def announce(self) -> None:
         """Tell the coordinator which checkpoint is the newest, if there is one."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from rljob_core.errors import StalenessExceeded
 from rljob_core.messages import MicroBatch, PayloadMissing, TrainingItem
 from rljob_core.ports import MessageStore, TrainingSample
-from rljob_core.trajectory import Trajectory
+from rljob_core.trajectory import FinishReason, Trajectory
 from rljob_runtime.messaging.trajectories import Location, TrajectoryStore
 
 
@@ -17,10 +20,12 @@ class MicroBatchReader:
     Args:
         store: the job's streams, open.
         max_tokens: of a response.
+        masks_truncated: whether no token of a response that was cut off is trained on.
     """
 
-    def __init__(self, store: MessageStore, *, max_tokens: int) -> None:
+    def __init__(self, store: MessageStore, *, max_tokens: int, masks_truncated: bool = False) -> None:
         self._trajectories = TrajectoryStore(store, max_tokens=max_tokens)
+        self._masks_truncated = masks_truncated
 
     async def read(self, work: MicroBatch) -> list[TrainingSample] | PayloadMissing:
         """The samples of a micro-batch, in order; or which of its trajectories are not stored as the ledger says."""
@@ -28,11 +33,23 @@ class MicroBatchReader:
         missing = tuple(i.trajectory for i, t in zip(work.items, found, strict=True) if not _matches(i, t))
         if missing:
             return PayloadMissing(work.attempt, work.epoch, work.step, missing)
-        return [TrainingSample(i, t) for i, t in zip(work.items, found, strict=True) if t is not None]
+        return [
+            TrainingSample(item, masked(trajectory) if self._masks_truncated else trajectory)
+            for item, trajectory in zip(work.items, found, strict=True)
+            if trajectory is not None
+        ]
 
 
 def _matches(item: TrainingItem, trajectory: Trajectory | None) -> bool:
     return trajectory is not None and (trajectory.id, trajectory.attempt) == (item.trajectory, item.attempt)
+
+
+def masked(trajectory: Trajectory) -> Trajectory:
+    """The trajectory, without any token to train on if it was cut off."""
+    if trajectory.finish is not FinishReason.LENGTH:
+        return trajectory
+    segments = [replace(s, loss_mask=np.zeros_like(s.loss_mask)) for s in trajectory.segments]
+    return replace(trajectory, segments=segments)
 
 
 def check_staleness(work: MicroBatch, samples: Sequence[TrainingSample]) -> None:

@@ -102,7 +102,11 @@ class Trainer:
         self._checkpoints = Checkpointing(
             store, checkpoints, backend, self._policy, attempt=attempt, metrics=self._metrics
         )
-        self._reader = MicroBatchReader(store, max_tokens=config.spec.rollout.sampling.max_tokens)
+        self._reader = MicroBatchReader(
+            store,
+            max_tokens=config.spec.rollout.sampling.max_tokens,
+            masks_truncated=config.spec.algorithm.truncated == "Mask",
+        )
         self._consumed_log = consumed_log
         self._proposal: StepCommitted | None = None
         self._resumed = 0  # number of the Resume of this epoch that the open step follows
@@ -169,6 +173,7 @@ class Trainer:
             case MicroBatch() if self._follows(work):
                 await self._train(work)
             case Finish():
+                await self._checkpoints.finish(work.retention)
                 if work.outcome != "Succeeded":
                     raise JobFailed(work.message or work.outcome)
                 return True
@@ -202,6 +207,7 @@ class Trainer:
         """Begin a step from the version that the coordinator names."""
         self._resumed = work.number
         self._missing = None
+        self._checkpoints.retention = work.retention
         if self._policy.version != work.version or self._policy.manifest != work.manifest:
             with self._metrics.during("loading"):
                 reset = await asyncio.to_thread(self._load, work)
@@ -228,6 +234,7 @@ class Trainer:
         self._step = OpenStep([], idle_since=asyncio.get_running_loop().time())
 
     async def _train(self, work: MicroBatch) -> None:
+        self._checkpoints.retention = work.retention
         if self._proposal is not None:  # the next step's first micro-batch: the proposal was committed
             self._open_step.waiting += asyncio.get_running_loop().time() - self._open_step.idle_since
             await self._on_committed(self._proposal.version)

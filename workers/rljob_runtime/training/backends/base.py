@@ -38,6 +38,7 @@ from rljob_runtime.training.forward import log_probabilities
 from rljob_runtime.training.losses.loss import LossSettings, StepTotals
 from rljob_runtime.training.losses.registry import find_loss
 from rljob_runtime.training.losses.sums import loss_sums
+from rljob_runtime.training.optimizer import learning_rate
 from rljob_runtime.training.options import TrainingOptions
 from rljob_runtime.training.out_of_memory import explain_out_of_memory
 from rljob_runtime.training.packing.rows import Row, row
@@ -182,7 +183,7 @@ class BackendBase(BackendState):
         loss, divergence, tokens, clipped, importance = sums.statistics.tolist()
         if not math.isfinite(loss):
             raise self._not_finite(f"the loss ({loss})")
-        rate = self._learning_rate(sums.step)
+        rate = learning_rate(self._algorithm, sums.step)
         norm = self._update(rate)
         if not math.isfinite(norm):
             raise self._not_finite(f"the gradient (its norm is {norm}, the loss {loss:g})")
@@ -270,7 +271,3 @@ class BackendBase(BackendState):
                 max_tokens=self._sampling.max_tokens,
             )
         )
-
-    def _learning_rate(self, step: int) -> float:
-        warmup = self._algorithm.warmup_steps
-        return self._algorithm.learning_rate * (min(1.0, (step + 1) / warmup) if warmup else 1.0)
