@@ -19,7 +19,8 @@ from rljob_operator.names import LABEL_JOB
 
 
 def nested(levels: int, *, of: str = '{"a":') -> str:
-    return of * levels + "1" + ("]" if of == "[" else "}") * levels
+    within = json.dumps(']}\\"' * 3_000)  # which ends nothing, wherever a chunk of it ends
+    return of * levels + within + ("]" if of == "[" else "}") * levels
 
 
 def job_text(options: str, **metadata: object) -> str:

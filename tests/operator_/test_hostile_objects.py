@@ -14,9 +14,10 @@ from e2e.harness.nats_server import EmbeddedServer
 from installation import MANIFESTS
 from operators import Namespace, Operator, children_of, manifest
 from test_answers import nested
+from test_strangers import owned
 from tests.waiting import until
 
-from rljob_operator.names import LABEL_JOB
+from rljob_operator.names import LABEL_JOB, LABEL_ROLE
 
 pytestmark = pytest.mark.xdist_group("operator")
 
@@ -90,9 +91,7 @@ def test_a_job_that_is_nested_too_deeply_is_its_own_error_alone(
     assert operator.runs
 
 
-def test_what_others_write_costs_the_operator_little(
-    operator: Operator, watched: Namespace
-) -> None:
+def test_what_others_write_costs_the_operator_little(operator: Operator, watched: Namespace) -> None:
     operator.stop()
     for number in range(40):
         metadata = {"name": f"large-{number}", "labels": {LABEL_JOB: "sums"}}
@@ -118,6 +117,46 @@ def test_what_others_write_costs_the_operator_little(
     until(lambda: "the RLJob has 9" in stalled(watched, "large-39"))
     watched("delete", "rljob", "--all", "--timeout=60s")
     assert psutil.Process(operator.pid).memory_info().rss < 160 << 20
+
+
+def test_what_others_make_of_a_jobs_objects_stops_no_other_job_and_not_its_end(
+    operator: Operator, watched: Namespace
+) -> None:
+    watched.apply({**manifest(), "metadata": {"name": "victim"}})
+    until(lambda: watched.children() == children_of("victim"))
+    victim = watched.existing("rljob", "victim")
+    labels = {LABEL_JOB: "victim", LABEL_ROLE: "nobody"}
+    strange = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "strange", "labels": labels}}
+    watched.apply(owned(strange, victim))
+    until(lambda: watched.get("configmap", "strange") is None)  # it is none that the job wants
+    pool = {
+        "apiVersion": "rljob.dev/v1alpha1",
+        "kind": "RolloutPool",
+        "metadata": {"name": "mine", "labels": labels},
+    }
+    spec = {**watched.existing("rolloutpool", "victim-rollout-cpu")["spec"], "template": {"x": "DEEP"}}
+    make(watched, json.dumps({**pool, "spec": spec}).replace('"DEEP"', nested(_LEVELS)))
+    config = watched.existing("configmap", "victim-config")
+    field = {
+        "manager": "me",
+        "operation": "Update",
+        "apiVersion": "v1",
+        "fieldsType": "FieldsV1",
+        "fieldsV1": "DEEP",
+    }
+    config["metadata"]["managedFields"] = [field]
+    deep_fields = '{"f:a":' * _LEVELS + "{}" + "}" * _LEVELS
+    watched.kubectl("replace", "--filename=-", input_text=json.dumps(config).replace('"DEEP"', deep_fields))
+    watched("label", "deployment", "victim-reward", f"{LABEL_ROLE}-")
+    until(lambda: watched.events("victim", "ReconcileFailed"))
+    watched.apply({**manifest(), "metadata": {"name": "others"}})
+    until(lambda: children_of("others") <= watched.children())
+    operator.stop()
+    operator.start()
+    watched("delete", "rljob", "victim", "--timeout=180s")
+    assert watched.events("victim", "ChildrenLeft")
+    until(lambda: not children_of("victim") & watched.children())
+    assert operator.runs
 
 
 def test_the_admission_policy_refuses_what_is_nested_too_deeply(

@@ -136,7 +136,7 @@ def _if_still(manifest: Manifest, current: Manifest) -> Manifest:
 
 def _stage(manifest: Manifest) -> int:
     role = manifest["metadata"]["labels"].get(names.LABEL_ROLE)
-    return len(Role) if role is None else list(Role).index(Role(role))
+    return list(Role).index(Role(role)) if role in set(Role) else len(Role)
 
 
 def _pod_key(manifest: Manifest) -> tuple[str | None, str | None, str | None]:

@@ -23,8 +23,9 @@ from rljob_operator.cluster.kube.cluster import KubeCluster, job_of, stand_in
 from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.node_watch import NodeWatch
 from rljob_operator.cluster.kube.watch import ChildWatches
-from rljob_operator.cluster.port import Manifest, Ref, Refused
+from rljob_operator.cluster.port import Event, Manifest, Ref, Refused
 from rljob_operator.decisions.job_sites import pools_at_sites
+from rljob_operator.decisions.leadership import LeadershipLost
 from rljob_operator.decisions.observe import may_be_restored
 from rljob_operator.decisions.stall import stall_of
 from rljob_operator.decisions.watch_liveness import WatchLiveness
@@ -122,6 +123,8 @@ class Controller:
         self._rechecks = Rechecks()
         self._unread: dict[JobKey, Manifest] = {}
         """Identities of RLJobs that may be newer than what is known of them."""
+        self._told: dict[JobKey, str] = {}
+        """What was said of jobs whose reconcile fails."""
         self._busy: dict[JobKey, int] = {}
         """Number of passes in a row, by job, that had something to do."""
         self._queue: WorkQueue[JobKey] = WorkQueue(self._reconcile, failed=self._failed, workers=workers)
@@ -249,16 +252,34 @@ class Controller:
         try:
             again = await self._reconcile_once(key)
             result = "success"
+            self._told.pop(key, None)
+        except (ApiError, Refused, OSError, LeadershipLost):
+            raise
+        except Exception as error:
+            await self._tell(key, f"{type(error).__name__}: {error}")
+            raise
         finally:
             self._telemetry.reconcile.labels(result).observe(time.perf_counter() - began)
         return again
 
+    async def _tell(self, key: JobKey, wrong: str) -> None:
+        """Say of a job that its reconcile fails, once: one of its objects, or its status, is not as we make them."""
+        if self._told.get(key) != wrong:
+            self._told[key] = wrong
+            message = (
+                f"an object of the job, or its status, cannot be read; the operator's log says where: {wrong}"
+            )
+            await self._cluster.event_of(key, Event("Warning", "ReconcileFailed", message))
+
     async def _reconcile_once(self, key: JobKey) -> float | None:
         """Reconcile one job once; returns the seconds until the next time, None to wait for an event."""
-        if key in self._unread:
-            if not self.cache.is_known(self._unread[key]):
+        unread = self._unread.pop(key, None)
+        if unread is not None and not self.cache.is_known(unread):
+            try:
                 await self._cluster.read_job(key)
-            self._unread.pop(key, None)
+            except ApiError:
+                self._unread.setdefault(key, unread)
+                raise
         if (manifest := self.cache.job(key)) is None:
             self._forget(key)
             return None
@@ -328,5 +349,6 @@ class Controller:
         self._queues.forget(key)
         self._rechecks.forget(key)
         self._busy.pop(key, None)
+        self._told.pop(key, None)
         self._metrics.forget(key)
         self._prepared.forget(key)

@@ -23,7 +23,7 @@ LEVELS = 64
 """How deep an object is read: the fields of an object are on its first level."""
 _ITEMS = '"items":['
 _BETWEEN = re.compile(r"[\s,]*")
-_TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+_TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}]', re.DOTALL)  # an unfinished text goes to the end
 _DECODER = json.JSONDecoder()
 
 

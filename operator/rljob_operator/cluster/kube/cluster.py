@@ -265,7 +265,7 @@ class KubeCluster:
         """Record an event about the RLJob of that name, if there is one; one that is refused is passed over."""
         if (manifest := self._cache.job(key)) is not None:
             with suppress(ApiError):  # the namespace may be in deletion
-                await self.event(job_of(manifest), event)
+                await self.event(stand_in(manifest), event)
 
     async def changed(self) -> None:
         """Not used: watches mark the jobs that need a reconcile.
