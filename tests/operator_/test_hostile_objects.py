@@ -162,7 +162,7 @@ def test_what_others_make_of_a_jobs_objects_stops_no_other_job_and_not_its_end(
 def test_the_admission_policy_refuses_what_is_nested_too_deeply(
     crds: SharedControlPlane, watched: Namespace
 ) -> None:
-    policy = MANIFESTS / "policies/jobs/base/depth.yaml"
+    policy = MANIFESTS / "policies/depth/policy.yaml"
     crds.kubectl("apply", "--server-side", f"--filename={policy}")
     try:
         until(lambda: "more than 24 levels" in refusal(watched, deep("deep", _PLACES[0], suspend=True)))
