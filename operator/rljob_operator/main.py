@@ -30,6 +30,7 @@ from rljob_operator.reconcile.hub_borders import HubBorders
 from rljob_operator.reconcile.job_rules_folder import JobRulesFolder
 from rljob_operator.reconcile.job_streams import JobStreams
 from rljob_operator.reconcile.kopf_login import KopfLogin
+from rljob_operator.reconcile.kopf_session import KopfSessions
 from rljob_operator.reconcile.metrics import MetricsFeed
 from rljob_operator.reconcile.nats_connection import NatsConnection
 from rljob_operator.reconcile.site_controller import SiteController
@@ -71,7 +72,13 @@ async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Eve
         settings.defaults,
         connection=connection,
         metrics=MetricsFeed(connection, issuer),
-        streams=JobStreams(connection, issuer, borders=borders, most=settings.nats_job_bytes),
+        streams=JobStreams(
+            connection,
+            issuer,
+            borders=borders,
+            most=settings.nats_job_bytes,
+            most_of_namespace=settings.nats_namespace_bytes,
+        ),
         telemetry=telemetry,
         rules=JobRulesFolder(settings.job_rules),
         notice_taints=settings.notice_taints,
@@ -99,7 +106,7 @@ async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Eve
         await api.close()
         await standby.close()
 
-    handlers = registry(controller, started=started, ended=ended, log_in=KopfLogin(login))
+    handlers = registry(controller, started=started, ended=ended, log_in=KopfSessions(KopfLogin(login)))
     work = asyncio.create_task(
         kopf.operator(
             registry=handlers,

@@ -48,6 +48,7 @@ class Settings:
             clients.
         nats_authority: certificates of those who sign the NATS server's (PEM); a `tls://` URL needs them.
         nats_job_bytes: that the streams of a job may take together, of one replica; None for a share of a server.
+        nats_namespace_bytes: that those of all jobs of a namespace may take; None for a share of the servers.
         probe_host: address on which the probes are served.
         probe_port: port of `/healthz`, `/readyz` and `/metrics`; 0 for any free port.
         keda_address: `host:port` on which KEDA's external-scaler protocol is served; empty if it is not.
@@ -67,6 +68,7 @@ class Settings:
     nats_credentials: str | RawCredentials | None = None
     nats_authority: str = ""
     nats_job_bytes: int | None = None
+    nats_namespace_bytes: int | None = None
     probe_host: str = "0.0.0.0"  # noqa: S104 kubelet asks from outside the pod
     probe_port: int = 8080
     keda_address: str = ""
@@ -146,6 +148,8 @@ class Settings:
             ),
             nats_authority=issuer.trusted if issuer else authority,
             nats_job_bytes=number("RLJOB_NATS_JOB_GB", 0, least=0, most=1_000_000) * 1_000_000_000 or None,
+            nats_namespace_bytes=number("RLJOB_NATS_NAMESPACE_GB", 0, least=0, most=1_000_000) * 1_000_000_000
+            or None,
             probe_host=environment.get("RLJOB_PROBE_HOST", "0.0.0.0"),  # noqa: S104
             probe_port=number("RLJOB_PROBE_PORT", 8080, least=0, most=65_535),
             keda_address=_address(environment, "RLJOB_KEDA_ADDRESS"),

@@ -27,7 +27,15 @@ from rljob_core.stream_definitions import (
 )
 from rljob_core.stream_names import StreamNames
 from rljob_core.streams_budget import largest_trajectory_stream_bytes
-from rljob_operator.decisions.stream_storage import KEPT, Room, Storage, StreamUse, storage, trajectory_room
+from rljob_operator.decisions.stream_storage import (
+    KEPT,
+    Room,
+    Storage,
+    StreamUse,
+    most_of_namespace,
+    storage,
+    trajectory_room,
+)
 from rljob_operator.nats.accounts import server_config
 from rljob_operator.nats.permissions import Holder
 from rljob_operator.reconcile.job_streams import JobStreams
@@ -274,6 +282,22 @@ async def test_the_operator_says_how_much_any_job_may_have(server: EmbeddedServe
         trouble = streams.trouble(job)
         assert trouble is not None
         assert "raise RLJOB_NATS_JOB_GB of the operator" in trouble.message
+
+
+async def test_the_jobs_of_a_namespace_leave_room_to_those_of_others(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    first, second, other = (job_of(uuid4().hex, None) for _ in range(3))
+    other = other.model_copy(update={"metadata": other.metadata.model_copy(update={"namespace": "others"})})
+    async with operator(server.url, tmp_path, most_of_namespace=AT_FIRST * 3 // 2) as streams:
+        await prepare(streams, first, TRAJECTORIES)
+        message = await refusal(streams, second, TRAJECTORIES)
+        assert "the jobs of this namespace have all that they may: delete jobs that have ended" in message
+        await prepare(streams, other, TRAJECTORIES)
+        await streams.remove(first)
+        await prepare(streams, second, TRAJECTORIES)
+    assert most_of_namespace(100_000_000_000) == 50_000_000_000
+    assert most_of_namespace(1) == 4_000_000_000
 
 
 async def test_what_a_coordinator_asks_for_is_bounded_by_its_spec(

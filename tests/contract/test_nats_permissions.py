@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import nats
 import psutil
 import pytest
 from cluster_jobs import ISSUER, SECONDS, SEEDS, lasting_credentials, prepare, refusal
 from cut_files import cut_messages, damage_descriptions, damage_states, stream_folder
 from e2e.harness.nats_server import EmbeddedServer
-from tests.waiting import in_time, within
+from nats.aio.client import RawCredentials
+from tests.waiting import in_time, until_async, within
 from whole_job import NatsInstallation, Workers, config_of, holds, job_of, until
 
 from rljob_cli.backup.index import Index
@@ -41,7 +43,7 @@ from rljob_core.spec import NatsSpec
 from rljob_core.stream_names import StreamNames, inbox_of
 from rljob_operator.nats.accounts import Seeds, issuer
 from rljob_operator.nats.credentials import JobKeys, operator_credentials, user_limits
-from rljob_operator.nats.job_accounts import account_name, job_accounts
+from rljob_operator.nats.job_accounts import SUBSCRIPTIONS, account_name, job_accounts
 from rljob_operator.nats.jwt import NkeyKind, credentials_file, public_key, seed_of, token
 from rljob_operator.nats.permissions import REPORTS, Holder, Permissions
 from rljob_operator.reconcile.job_streams import JobStreams
@@ -901,6 +903,20 @@ async def test_accounts_outlive_the_server(own_installation: NatsInstallation) -
     await own_installation.server.start()
     async with own_installation.opened(Holder.COORDINATOR, uid) as coordinator:
         assert await coordinator.publish(Channel.METRICS, "steps", b"{}") == 1
+
+
+async def test_a_connection_of_a_role_has_its_own_number_of_subscriptions(
+    installation: NatsInstallation, uid: str
+) -> None:
+    credentials = RawCredentials(installation.credentials(Holder.REWARD, uid))
+    inbox = inbox_of(uid, Holder.REWARD)
+    client = await nats.connect(installation.server.url, user_credentials=credentials, allow_reconnect=False)
+    for number in range(SUBSCRIPTIONS):
+        await client.subscribe(f"{inbox}.{number}")
+    await client.flush()
+    assert client.is_connected
+    await client.subscribe(f"{inbox}.more")
+    await until_async(lambda: client.is_closed)
 
 
 async def test_a_job_has_its_own_number_of_connections(installation: NatsInstallation, uid: str) -> None:

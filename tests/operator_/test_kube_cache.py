@@ -23,6 +23,7 @@ def test_a_cached_pod_is_read_as_the_whole_one() -> None:
             "resourceVersion": "7",
             "creationTimestamp": "2026-01-01T00:00:00Z",
             "labels": {LABEL_JOB: "j", LABEL_ROLE: Role.ROLLOUT.value},
+            "ownerReferences": [{"kind": "ReplicaSet", "name": "r", "uid": "r", "controller": True}],
             "managedFields": [{"manager": "any"}],
         },
         "spec": {

@@ -20,7 +20,7 @@ from tests.waiting import until
 from rljob_operator.nats import accounts as nats_accounts
 from rljob_operator.reconcile.leader_election import LEADER_LABEL
 from rljob_operator.settings import Settings
-from rljob_runtime.messaging.nats.server import binary
+from rljob_runtime.messaging.nats.server import MAX_PENDING, binary
 
 pytestmark = [pytest.mark.smoke, pytest.mark.kube, pytest.mark.xdist_group("manifests")]
 
@@ -217,6 +217,17 @@ def test_roles_have_no_wildcards_and_the_operator_reads_no_secret(every: dict[st
                 assert not {"*"} & {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
                 if "secrets" in rule["resources"] and role["metadata"]["name"] == "rljob-operator":
                     assert not {"get", "list", "watch"} & {*rule["verbs"]}
+
+
+def test_the_nats_server_keeps_little_for_a_client_that_does_not_read(every: dict[str, list[Object]]) -> None:
+    """And no client can make it take the memory of its node."""
+    for name in ("base", "nats-cluster"):
+        config = one(every[name], "ConfigMap", "nats")["data"]["nats-server.conf"]
+        assert re.search(r"max_pending: (\d+)MB", config)[1] == str(MAX_PENDING >> 20)  # type: ignore[index]
+        (container,) = pod_of(one(every[name], "StatefulSet", "nats"))["containers"]
+        (limit,) = [entry["value"] for entry in container["env"] if entry["name"] == "GOMEMLIMIT"]
+        assert container["resources"]["limits"] == {"memory": "4Gi"}
+        assert limit == "3600MiB"
 
 
 def test_every_container_has_a_root_that_it_cannot_write_to(every: dict[str, list[Object]]) -> None:

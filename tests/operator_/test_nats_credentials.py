@@ -388,7 +388,7 @@ def test_connections_follow_from_the_processes_that_a_job_may_have() -> None:
     def of(*pools: dict[str, object]) -> int:
         return connections_of(RLJobSpec.model_validate(SPEC | {"rollout": {"pools": list(pools)}}))
 
-    assert of({"name": "a"}) == 256
+    assert of({"name": "a"}) == 128
     scaled = {"name": "b", "scaling": {"minReplicas": 1, "maxReplicas": 500}}
     assert of({"name": "a", "replicas": 100}, scaled) == 4 * (600 + 3)
     assert of({"name": "a", "replicas": 10_000}) == 16384, "a quarter of the server's"

@@ -15,10 +15,12 @@ from rljob_core.spec import PoolSpec
 from rljob_operator import names
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets, desired
-from rljob_operator.children.metadata import digest
+from rljob_operator.children.metadata import digest, owner_reference
 from rljob_operator.children.queue_admission import QueueAdmission
 from rljob_operator.children.queued_workload import FINALIZER, QueuePlace, job_workload, pod_sets
 from rljob_operator.children.resolved_job import resolve_job
+from rljob_operator.cluster.kube.api import KubeApi
+from rljob_operator.cluster.kube.login import KubeLogin
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.decisions.queue_conditions import admission
 from rljob_operator.decisions.queue_steps import (
@@ -29,6 +31,7 @@ from rljob_operator.decisions.queue_steps import (
     queue_steps,
 )
 from rljob_operator.decisions.status import Phase
+from rljob_operator.reconcile.workload_watch import WorkloadWatch
 
 NOW = datetime(2026, 11, 26, tzinfo=UTC)
 MAIN = "job-queued"
@@ -228,3 +231,16 @@ def test_pods_run_where_their_quota_is_and_no_more_engines_than_it_has(
         assert pod["nodeSelector"] == {"zone": "a"}
         assert toleration in pod["tolerations"]
     assert "nodeSelector" not in specs["Deployment chain-sum-coordinator"]["template"]["spec"]
+
+
+async def test_a_workload_that_somebody_has_labelled_is_none_of_the_jobs() -> None:
+    watch = WorkloadWatch(
+        KubeApi(KubeLogin()), namespaces=[""], changed=lambda _: None, readable=lambda: None
+    )
+    strange = workload("job-queued-mine-1")
+    watch.put({**strange, "kind": "Workload"})
+    assert not watch.of(("team", "job"))
+    owner = owner_reference("RLJob", "job", "u")
+    owned = {**strange, "kind": "Workload", "metadata": {**strange["metadata"], "ownerReferences": [owner]}}
+    watch.put(owned)
+    assert watch.of(("team", "job")) == {"job-queued-mine-1": owned}

@@ -70,6 +70,10 @@ class Event:
     about: str = ""
 
 
+TOO_LARGE = "bytesLeftOut"
+"""Field of an object that was too large to be kept, and of which only its identity is known: its size."""
+
+
 class Rejected(Exception):
     """The cluster refused a manifest and would refuse it again; the message says why."""
 

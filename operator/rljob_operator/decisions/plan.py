@@ -20,7 +20,7 @@ from typing import Any
 from rljob_operator import names
 from rljob_operator.children.templates import MERGE_KEYS
 from rljob_operator.cluster.gang_kinds import QUALIFIED_GANG_KINDS
-from rljob_operator.cluster.port import Manifest, Ref
+from rljob_operator.cluster.port import TOO_LARGE, Manifest, Ref
 from rljob_operator.decisions.observe import Observed
 from rljob_operator.names import Role
 
@@ -119,7 +119,7 @@ def _applications(observed: Observed, wanted: Mapping[Ref, Manifest]) -> list[Ap
             continue
         elif _applied(current) != _applied(manifest):
             actions.append(Apply(_if_still(manifest, current), "changed"))
-        elif not _covers(current, manifest):
+        elif TOO_LARGE not in current and not _covers(current, manifest):
             actions.append(Apply(_if_still(manifest, current), "altered by others"))
     return actions
 
@@ -136,7 +136,7 @@ def _if_still(manifest: Manifest, current: Manifest) -> Manifest:
 
 def _stage(manifest: Manifest) -> int:
     role = manifest["metadata"]["labels"].get(names.LABEL_ROLE)
-    return len(Role) if role is None else list(Role).index(Role(role))
+    return list(Role).index(Role(role)) if role in set(Role) else len(Role)
 
 
 def _pod_key(manifest: Manifest) -> tuple[str | None, str | None, str | None]:

@@ -26,6 +26,12 @@ _STEP = 1 << 20
 _NO_MORE = (
     "the NATS server has no more: give it more storage (max_file_store), or delete jobs that have ended"
 )
+NAMESPACE_SHARE = 2
+"""All jobs of a namespace may take half of the servers, unless the operator's settings say otherwise."""
+_NO_MORE_OF_NAMESPACE = (
+    "the jobs of this namespace have all that they may: delete jobs that have ended, or raise "
+    "RLJOB_NATS_NAMESPACE_GB of the operator"
+)
 KEPT = 8
 """The stream that is the last to grow leaves an eighth of what the job may have to the others."""
 
@@ -39,12 +45,14 @@ class Room:
         used: bytes that its streams take.
         free: by how many bytes its limit could grow; None if nobody knows.
         capacity: bytes that the smallest server may store; None if nobody knows.
+        namespace_free: by how many bytes its limit could grow within what its namespace may have; None for any number.
     """
 
     allowed: int | None = None
     used: int = 0
     free: int | None = None
     capacity: int | None = None
+    namespace_free: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +96,11 @@ def trajectory_room(spec: RLJobSpec, wanted: int) -> int:
 def most_of(capacity: int | None) -> int | None:
     """Bytes of one replica that a job may have on servers of that capacity; None for any number."""
     return None if capacity is None else max(capacity // SHARE, SMALLEST_SHARE)
+
+
+def most_of_namespace(capacity: int) -> int:
+    """Bytes that the jobs of a namespace may have, of all that the servers may store together."""
+    return max(capacity // NAMESPACE_SHARE, 2 * SMALLEST_SHARE)
 
 
 def is_crowded(growing: Mapping[str, int], held: Mapping[str, int]) -> bool:
@@ -156,10 +169,12 @@ def storage(
     capacity, reason = None, ""
     if most is not None:
         capacity, reason = most, f"a job may have {in_gb(most)}: raise RLJOB_NATS_JOB_GB of the operator"
-    if room.free is not None:
-        free = (before + max(room.free, 0)) // replicas
-        if capacity is None or free < capacity:
-            capacity, reason = free, _NO_MORE
+    for free, why in ((room.namespace_free, _NO_MORE_OF_NAMESPACE), (room.free, _NO_MORE)):
+        if free is None:
+            continue
+        within = (before + max(free, 0)) // replicas
+        if capacity is None or within < capacity:
+            capacity, reason = within, why
     if capacity is not None:
         capacity = max(capacity, before // replicas)
     order = [*(name for name in first if name not in growing), *growing]

@@ -186,12 +186,20 @@ def system_signing_seed(signing_seed: str) -> str:
     return derived_seed(NkeyKind.ACCOUNT, signing_seed, "system")
 
 
-def user_limits(granted: Permissions, *, kinds: Sequence[str] = ("STANDARD",)) -> dict[str, Any]:
-    """What a user, or a scoped signing key's users, may do, as in a token; `kinds`: of their connections."""
+def user_limits(
+    granted: Permissions, *, kinds: Sequence[str] = ("STANDARD",), subscriptions: int = -1
+) -> dict[str, Any]:
+    """What a user, or a scoped signing key's users, may do, as in a token.
+
+    Args:
+        granted: subjects.
+        kinds: of their connections.
+        subscriptions: that one connection may have; -1 for any number, each of which takes 3 KB of the server's memory.
+    """
     return {
         "pub": {"allow": list(granted.publish)},
         "sub": {"allow": list(granted.subscribe)},
-        "subs": -1,
+        "subs": subscriptions,
         "data": -1,
         "payload": -1,
         "allowed_connection_types": list(kinds),

@@ -42,14 +42,16 @@ UNLIMITED = {
     "conn": -1,
     "leaf": 0,
 }
-_LEAST_CONNECTIONS, _MOST_CONNECTIONS = 256, 16384
+_LEAST_CONNECTIONS, _MOST_CONNECTIONS = 128, 16384
 """Of a job's workers at once."""
+SUBSCRIPTIONS = 64
+"""Of one connection of a role. A reader of all streams has a dozen: one for its answers, one for each stream."""
 _PER_PROCESS = 4
 """Connections for each process that a job may have: also of one that it replaces, of readers and of audits."""
 _OPERATORS = 8
 """Connections to the account of a job's streams: of the operator, and of one that replaces it."""
 _CONSUMERS = 16384
-_RELEASE = 4
+_RELEASE = 5
 """Of what this module gives to every job: a server that was away keeps the older of two tokens of one revision."""
 #: Nanoseconds for which the server remembers whom answers belong to, since the last of them: longer than a pull is
 #: silent (workers fetch for 5 s, and ordered readers have heartbeats), and no longer, as every request counts.
@@ -207,7 +209,7 @@ def _scope(keys: JobKeys, holder: Holder, names: StreamNames) -> dict[str, Any]:
         "kind": "user_scope",
         "key": public_key(keys.signing(holder)),
         "role": holder.value,
-        "template": user_limits(permissions(holder, names, uid=keys.uid)),
+        "template": user_limits(permissions(holder, names, uid=keys.uid), subscriptions=SUBSCRIPTIONS),
     }
 
 

@@ -14,16 +14,18 @@ from datetime import UTC, datetime
 
 from tenacity import before_sleep_log, retry, retry_if_exception_type, wait_exponential
 
+from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.kube.api import KubeApi
 from rljob_operator.cluster.kube.cache import JobKey, KubeCache, job_key, user_part
-from rljob_operator.cluster.kube.cluster import KubeCluster, job_of
+from rljob_operator.cluster.kube.cluster import KubeCluster, job_of, stand_in
 from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.node_watch import NodeWatch
 from rljob_operator.cluster.kube.watch import ChildWatches
-from rljob_operator.cluster.port import Manifest, Ref, Refused
+from rljob_operator.cluster.port import Event, Manifest, Ref, Refused
 from rljob_operator.decisions.job_sites import pools_at_sites
+from rljob_operator.decisions.leadership import LeadershipLost
 from rljob_operator.decisions.observe import may_be_restored
 from rljob_operator.decisions.stall import stall_of
 from rljob_operator.decisions.watch_liveness import WatchLiveness
@@ -124,6 +126,10 @@ class Controller:
         self._nodes = NodeWatch(api, notice_taints)
         self._nodes.on_notice = self._on_notice
         self._rechecks = Rechecks()
+        self._unread: dict[JobKey, Manifest] = {}
+        """Identities of RLJobs that may be newer than what is known of them."""
+        self._told: dict[JobKey, str] = {}
+        """What was said of jobs whose reconcile fails."""
         self._busy: dict[JobKey, int] = {}
         """Number of passes in a row, by job, that had something to do."""
         self._queue: WorkQueue[JobKey] = WorkQueue(self._reconcile, failed=self._failed, workers=workers)
@@ -133,23 +139,30 @@ class Controller:
 
     # ------------------------------------------------------------------------------------------ watch events
 
-    def seen(self, kind: str | None, manifest: Manifest) -> None:
-        """Handle a watch event: ADDED, MODIFIED, DELETED, or None for an object that was listed."""
+    def seen_job(self, kind: str | None, known: Manifest) -> None:
+        """Handle a watch event of an RLJob, of which `known` is the identity: what it says is read in its reconcile."""
+        key = known["metadata"]["namespace"], known["metadata"]["name"]
+        self._liveness.saw("RLJob")
+        if kind == "DELETED":
+            self.cache.remove(known)
+            self._queue.mark(key)
+        elif not self.cache.is_known(known):
+            self._unread[key] = known
+            before = self.cache.job(key)
+            # A change of an RLJob's status alone is our own.
+            if before is None or user_part(before) != user_part(known):
+                self._queue.mark(key, urgent=True, after=0.0)
+
+    def seen(self, kind: str, manifest: Manifest) -> None:
+        """Handle a watch event of a child: ADDED, MODIFIED or DELETED."""
         if (key := job_key(manifest)) is None:
             return
         self._liveness.saw(manifest["kind"])
         if kind == "DELETED":
             self.cache.remove(manifest)
-            self._queue.mark(key)
+        elif not self.cache.put(manifest):
             return
-        before = self.cache.job(key) if manifest["kind"] == "RLJob" else None
-        if not self.cache.put(manifest):
-            return
-        # A change of an RLJob's status alone is our own.
-        if manifest["kind"] != "RLJob":
-            self._queue.mark(key)
-        elif before is None or user_part(before) != user_part(manifest):
-            self._queue.mark(key, urgent=True, after=0.0)
+        self._queue.mark(key)
 
     # ------------------------------------------------------------------------------------------ running
 
@@ -236,12 +249,34 @@ class Controller:
         try:
             again = await self._reconcile_once(key)
             result = "success"
+            self._told.pop(key, None)
+        except (ApiError, Refused, OSError, LeadershipLost):
+            raise
+        except Exception as error:
+            await self._tell(key, f"{type(error).__name__}: {error}")
+            raise
         finally:
             self._telemetry.reconcile.labels(result).observe(time.perf_counter() - began)
         return again
 
+    async def _tell(self, key: JobKey, wrong: str) -> None:
+        """Say of a job that its reconcile fails, once: one of its objects, or its status, is not as we make them."""
+        if self._told.get(key) != wrong:
+            self._told[key] = wrong
+            message = (
+                f"an object of the job, or its status, cannot be read; the operator's log says where: {wrong}"
+            )
+            await self._cluster.event_of(key, Event("Warning", "ReconcileFailed", message))
+
     async def _reconcile_once(self, key: JobKey) -> float | None:
         """Reconcile one job once; returns the seconds until the next time, None to wait for an event."""
+        unread = self._unread.pop(key, None)
+        if unread is not None and not self.cache.is_known(unread):
+            try:
+                await self._cluster.read_job(key)
+            except ApiError:
+                self._unread.setdefault(key, unread)
+                raise
         if (manifest := self.cache.job(key)) is None:
             self._forget(key)
             return None
@@ -249,10 +284,17 @@ class Controller:
             return None
         finalizers = manifest["metadata"].get("finalizers", [])
         deleted = "deletionTimestamp" in manifest["metadata"]
-        job = job_of(manifest)
+        wrong: SpecError | None = None
+        try:
+            job = job_of(manifest)
+        except SpecError as error:
+            job, wrong = stand_in(manifest), error
         await self._cluster.read_gangs(job)
         if deleted:
             return await self._finalize(key, job, manifest) if FINALIZER in finalizers else None
+        if wrong is not None:
+            await self._reconciler(key).refuse(job, wrong)
+            return None
         if FINALIZER not in finalizers:
             await self._cluster.set_finalizers(job, [*finalizers, FINALIZER])
         if any(pools_at_sites(job)):
@@ -304,5 +346,6 @@ class Controller:
         self._queues.forget(key)
         self._rechecks.forget(key)
         self._busy.pop(key, None)
+        self._told.pop(key, None)
         self._metrics.forget(key)
         self._prepared.forget(key)

@@ -3,6 +3,7 @@
 The watch's handler passes each event to the controller and does nothing else. It is an event handler (`kopf.on.event`),
 of which kopf stores no progress, because what an RLJob needs follows from the stored objects and not from the event
 that arrived. So kopf writes no annotation and no finalizer; if it ever did, they would carry the name of our group.
+kopf sees no more of an RLJob than its identity (`kopf_session`).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def registry(
     *,
     started: Callable[[], Awaitable[None]],
     ended: Callable[[], Awaitable[None]],
-    log_in: Callable[[], Awaitable[kopf.ConnectionInfo]],
+    log_in: Callable[[], Awaitable[kopf.AiohttpSession]],
 ) -> kopf.OperatorRegistry:
     """All handlers.
 
@@ -66,7 +67,7 @@ def registry(
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=handlers)
-    async def login(**_: Any) -> kopf.ConnectionInfo:
+    async def login(**_: Any) -> kopf.AiohttpSession:
         return await log_in()
 
     @kopf.on.startup(registry=handlers)
@@ -79,7 +80,7 @@ def registry(
         await ended()
 
     async def seen(*, event: kopf.RawEvent, **_: Any) -> None:
-        controller.seen(event["type"], dict(event["object"]))
+        controller.seen_job(event["type"], dict(event["object"]))
 
     kopf.on.event(*resource("RLJob"), id="seen-RLJob", registry=handlers)(seen)
     return handlers

@@ -14,7 +14,8 @@ from rljob_operator.reconcile.job_streams import JobStreams
 from rljob_operator.reconcile.reconcile import Reconciler
 
 FINALIZER = f"{GROUP}/cleanup"
-_STREAMS_SECONDS = 60.0
+_LEFT_SECONDS = 60.0
+"""After its deletion, a job no longer waits for what fails."""
 
 
 class JobEnd:
@@ -38,15 +39,16 @@ class JobEnd:
             ApiError: the API server refuses, or does not answer.
             OSError: the NATS server does not answer, and did before a minute ago.
         """
-        gone = await reconciler.tear_down(job)
+        since = datetime.fromisoformat(manifest["metadata"]["deletionTimestamp"])
+        late = (datetime.now(UTC) - since).total_seconds() >= _LEFT_SECONDS
+        gone = await self._tear_down(job, reconciler, late=late)
         key = job.metadata.namespace, job.metadata.name
         if not await self._queues.release(key, job, manifest) or not gone:
             return False
         try:
             await self._streams.remove(job)
         except OSError as error:
-            since = datetime.fromisoformat(manifest["metadata"]["deletionTimestamp"])
-            if (datetime.now(UTC) - since).total_seconds() < _STREAMS_SECONDS:
+            if not late:
                 raise
             message = f"its streams are left on the NATS server: {error}"
             with suppress(ApiError):  # the namespace may be in deletion
@@ -54,3 +56,17 @@ class JobEnd:
         left = [f for f in manifest["metadata"].get("finalizers", []) if f != FINALIZER]
         await self._cluster.set_finalizers(job, left)
         return True
+
+    async def _tear_down(self, job: RLJob, reconciler: Reconciler, *, late: bool) -> bool:
+        """Delete the job's children; if one of them cannot be read, Kubernetes does, once the job is gone."""
+        try:
+            return await reconciler.tear_down(job)
+        except ApiError:
+            raise
+        except Exception as error:
+            if not late:
+                raise
+            message = f"its children are left to Kubernetes: {type(error).__name__}: {error}"
+            with suppress(ApiError):  # the namespace may be in deletion
+                await self._cluster.event(job, Event("Warning", "ChildrenLeft", message))
+            return True

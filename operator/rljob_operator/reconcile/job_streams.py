@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import nats.errors
 from nats.aio.client import Client, RawCredentials
@@ -21,7 +23,15 @@ from rljob_core.spec import RLJob
 from rljob_core.stream_definitions import GROWING, stream_definitions, stream_limits
 from rljob_core.stream_names import StreamNames
 from rljob_operator.decisions.pods import Trouble
-from rljob_operator.decisions.stream_storage import Storage, StreamUse, in_gb, in_words, job_storage
+from rljob_operator.decisions.stream_storage import (
+    Room,
+    Storage,
+    StreamUse,
+    in_gb,
+    in_words,
+    job_storage,
+    most_of_namespace,
+)
 from rljob_operator.nats.credentials import STREAMS, Issuer, JobKeys, stream_credentials
 from rljob_operator.nats.job_accounts import connections_of, job_accounts
 from rljob_operator.nats.permissions import REPORT
@@ -30,7 +40,7 @@ from rljob_operator.reconcile.engine_loads import EngineLoads
 from rljob_operator.reconcile.hub_borders import HubBorders
 from rljob_operator.reconcile.nats_connection import NatsConnection, brief_client
 from rljob_operator.reconcile.prepared_jobs import PreparedJobs
-from rljob_operator.reconcile.server_storage import server_storage
+from rljob_operator.reconcile.server_storage import ServerStorage, server_storage
 from rljob_operator.reconcile.stream_requests import (
     TIMEOUT_SECONDS,
     StreamRefused,
@@ -56,6 +66,7 @@ class JobStreams:
         issuer: what accounts and credentials are made from; None if the server authenticates nobody.
         borders: the accounts between the server and sites; None if sites are not told apart by accounts.
         most: bytes of one replica that the streams of a job may take together; None for a share of a server.
+        most_of_namespace: bytes that those of all jobs of a namespace may take; None for a share of the servers.
     """
 
     def __init__(
@@ -65,16 +76,20 @@ class JobStreams:
         *,
         borders: HubBorders | None = None,
         most: int | None = None,
+        most_of_namespace: int | None = None,
     ) -> None:
         self._connection = connection
         self._issuer = issuer
         self.borders = borders
         self._most = most
+        self._most_of_namespace = most_of_namespace
         self._refusals: dict[str, str] = {}
         """By UID, why a job has not all of its streams."""
         self._short: dict[str, str] = {}
         """By UID, why a job's streams have less room than they should."""
         self._prepared = PreparedJobs()
+        self._preparing = defaultdict[str, asyncio.Lock](asyncio.Lock)
+        """By namespace."""
 
     def trouble(self, job: RLJob) -> Trouble | None:
         """Why a job cannot begin, or soon not continue, as was found when its streams were last prepared; or None."""
@@ -93,7 +108,8 @@ class JobStreams:
             return True  # the coordinator's pod creates and enlarges them
         uid = job.metadata.uid or ""
         try:
-            async with asyncio.timeout(TIMEOUT_SECONDS):
+            # One after the other, or they would all take the room that the namespace has left.
+            async with self._preparing[job.metadata.namespace], asyncio.timeout(TIMEOUT_SECONDS):
                 done = await self._prepare(job, size, restorable=restorable)
         except (TimeoutError, OSError, nats.errors.Error) as error:
             log.warning("%s/%s: its streams: %r", job.metadata.namespace, job.metadata.name, error)
@@ -137,7 +153,9 @@ class JobStreams:
             await give_account(system, token)
         key = job.metadata.namespace, job.metadata.name
         growing = {name: given.limits.get(name, 0) for name in map(names.stream, GROWING)}
-        self._prepared.add(accounts.streams, key, asked=asked, replicas=replicas, growing=growing)
+        self._prepared.add(
+            accounts.streams, key, allowed=given.allowed, asked=asked, replicas=replicas, growing=growing
+        )
         definitions = stream_definitions(
             names, trajectory_bytes=size, replicas=replicas, metrics_to=REPORT, limits=given.limits
         )
@@ -159,7 +177,7 @@ class JobStreams:
             StreamRefused: there is no room.
         """
         uid, names = job.metadata.uid or "", _names(job)
-        room = (await server_storage(system)).room(JobKeys.of(job, issuer).account(STREAMS))
+        room = self._room(await server_storage(system), job, JobKeys.of(job, issuer).account(STREAMS))
         held: dict[str, StreamUse] = {}
         if room.used or room.allowed is not None:
             async with self.client(job) as client:
@@ -177,6 +195,15 @@ class JobStreams:
             if before is None:  # it is looked at every few seconds
                 log.warning("%s/%s: %s", job.metadata.namespace, job.metadata.name, self._short[uid])
         return given
+
+    def _room(self, found: ServerStorage, job: RLJob, account: str) -> Room:
+        """What the account of a job has and may get, beside the accounts of its namespace that were prepared."""
+        most = self._most_of_namespace
+        if most is None:
+            most = most_of_namespace(found.servers * found.capacity)
+        known = {account: 0, **self._prepared.of_namespace(job.metadata.namespace)}
+        taken = sum(max(allowed, found.room(one).allowed or 0) for one, allowed in known.items())
+        return replace(found.room(account), namespace_free=most - taken)
 
     def has_account(self, job: RLJob) -> bool:
         """Whether `client` finds the account of a job's streams: the server looks for one that it lacks for seconds."""

@@ -13,6 +13,7 @@ from rljob_operator.reconcile.stream_requests import CLUSTER_REPLICAS
 @dataclass(frozen=True, slots=True)
 class _Prepared:
     job: tuple[str, str]
+    allowed: int
     few_servers: bool
     growing: Mapping[str, int]
 
@@ -31,11 +32,16 @@ class PreparedJobs:
         """Whether an account has the streams of one of them."""
         return account in self._jobs
 
+    def of_namespace(self, namespace: str) -> dict[str, int]:
+        """Bytes that the accounts of a namespace's jobs were allowed, by account."""
+        return {a: prepared.allowed for a, prepared in self._jobs.items() if prepared.job[0] == namespace}
+
     def add(
         self,
         account: str,
         job: tuple[str, str],
         *,
+        allowed: int,
         asked: int | None,
         replicas: int,
         growing: Mapping[str, int],
@@ -45,11 +51,12 @@ class PreparedJobs:
         Args:
             account: that has its streams.
             job: its namespace and name.
+            allowed: bytes that its streams may take.
             asked: number of replicas that it asks for; None for as many as there are servers for.
             replicas: that its streams were given.
             growing: limits of those of its streams that get more before they are full.
         """
-        self._jobs[account] = _Prepared(job, asked is None and replicas < CLUSTER_REPLICAS, growing)
+        self._jobs[account] = _Prepared(job, allowed, asked is None and replicas < CLUSTER_REPLICAS, growing)
 
     def discard(self, account: str) -> None:
         """Forget the job of an account."""

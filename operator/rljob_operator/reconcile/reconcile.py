@@ -258,6 +258,15 @@ class Reconciler:
             case _:
                 return rejection_reason(error)
 
+    async def refuse(self, job: RLJob, error: SpecError) -> None:
+        """Say of a job that it cannot be read; `job` stands in for it. What it has stays as it is."""
+        observed = await self._observe(job, now=self._clock())
+        assessment = job_status.rejected(observed, "InvalidSpec", str(error))
+        said = {
+            name: getattr(assessment.status, name) for name in ("conditions", "observed_generation", "state")
+        }
+        await self._write(job, observed.status, observed.status.model_copy(update=said))
+
     async def _observe(self, job: RLJob, *, now: datetime) -> Observed:
         children, above = await self._above.read(job)
         status, metrics = await self._cluster.status(job), self._metrics()

@@ -16,7 +16,7 @@ from rljob_operator.cluster.kube.cache import JobKey, job_key
 from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.kinds import QUEUED
 from rljob_operator.cluster.kube.watch import KindWatch
-from rljob_operator.cluster.port import Manifest, Ref
+from rljob_operator.cluster.port import Manifest, Ref, controller
 
 _FORBIDDEN, _UNKNOWN = 403, 404
 _BACKOFF = Backoff(first=0.5, last=30.0)
@@ -97,8 +97,9 @@ class WorkloadWatch:
                 group.create_task(watch.follow())
 
     def put(self, manifest: Manifest) -> None:
-        """Take in a Workload."""
-        if (key := job_key(manifest)) is not None:
+        """Take in a Workload; one that has a job's label and no RLJob as its controller is somebody else's."""
+        owner = controller(manifest)
+        if (key := job_key(manifest)) is not None and owner is not None and owner["kind"] == "RLJob":
             self._workloads.setdefault(key, {})[manifest["metadata"]["name"]] = manifest
 
     def drop(self, key: JobKey, name: str) -> None:

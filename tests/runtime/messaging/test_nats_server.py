@@ -13,14 +13,18 @@ import pytest
 from e2e.harness.nats_server import EmbeddedServer, hold_port, read_ports
 
 from rljob_core.errors import StoreUnavailable
+from rljob_core.messages.limits import MESSAGE_BYTES
 from rljob_core.ports import Channel
+from rljob_runtime.messaging.nats.pull import PULL_BYTES
 from rljob_runtime.messaging.nats.server import (
     MAX_PAYLOAD,
+    MAX_PENDING,
     binary,
     command,
     render_config,
 )
-from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.messaging.nats.store import GETS, NatsStore
+from rljob_runtime.weights.message_writer import WINDOW
 
 
 @pytest.mark.parametrize("name", ["plain", 'with "quotes" and spaces', "ünïcode"])
@@ -99,3 +103,9 @@ async def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
         other = EmbeddedServer(tmp_path / "other", port=int(server.url.rpartition(":")[2]))
         with pytest.raises(StoreUnavailable, match="address already in use"):
             await other.start()
+
+
+def test_what_a_client_has_asked_for_at_a_time_does_not_get_it_cut_off() -> None:
+    assert 2 * (GETS * MAX_PAYLOAD) <= MAX_PENDING
+    assert 8 * PULL_BYTES <= MAX_PENDING
+    assert 2 * WINDOW * MESSAGE_BYTES <= MAX_PENDING

@@ -14,6 +14,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -275,7 +276,27 @@ Price = Annotated[
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 """As large as Kubernetes' own counts: no API server takes a number of more than 64 bits for a whole one."""
 PositiveCount = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Options = Annotated[dict[str, Any], Field(max_length=256)]
+MOST_LEVELS = 16
+"""Of what is handed on as it is: pod templates need a dozen."""
+
+
+def _is_shallow(given: dict[str, Any]) -> dict[str, Any]:
+    level: list[Any] = [given]
+    for _ in range(MOST_LEVELS):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+    if level:
+        raise _refusal(
+            f"must not be nested more than {MOST_LEVELS} levels deep: flatten it, or put it into a file"
+        )
+    return given
+
+
+Options = Annotated[dict[str, Any], Field(max_length=256), AfterValidator(_is_shallow)]
 """What we hand on as it is, and therefore keep whole."""
 
 

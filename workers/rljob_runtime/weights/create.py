@@ -15,7 +15,7 @@ from rljob_runtime.weights.merged import MergedWeights
 from rljob_runtime.weights.store import StoredWeights
 from rljob_runtime.weights.transport import JobStorage, Transport
 
-#: Seconds before a message is requested or sent again: the 15 MB in flight may have to pass a link of 4 Mbit/s.
+#: Seconds before a message is requested or sent again: the 7.5 MB in flight may have to pass a link of 4 Mbit/s.
 _ATTEMPT_SECONDS = 30.0
 
 

@@ -16,8 +16,8 @@ from rljob_core.weight_messages import BEGINS, CHUNK, MANIFEST, PART
 from rljob_runtime.process.loop_thread import LoopThread
 
 PARTS_HEADER = "Rljob-Parts"
-#: Chunks being published, or fetched ahead, at once: 15 MB, where the server cuts a client off at 64 MB.
-WINDOW = 16
+#: Chunks being published, or fetched ahead, at once: 7.5 MB, where the server cuts a client off at 16 MB.
+WINDOW = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 `rljob_core.weight_messages` has the names of the messages. The first line of a manifest names the sequences of the
 chunks. The writer publishes the manifest once the server has acknowledged all other messages, so readers see all of a
-version or nothing. Writers and readers keep 15 MB in flight.
+version or nothing. Writers and readers keep 7.5 MB in flight.
 
 Sites have copies of the stream, with its sequences. They hear of no purge, so that a version's chunks are deleted by a
 message that replaces them.

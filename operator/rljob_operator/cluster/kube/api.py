@@ -9,9 +9,8 @@ and of the network become `ApiError`.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import randrange
 from typing import Any
@@ -21,7 +20,7 @@ from kubernetes.aio.client import ApiClient
 from kubernetes.aio.client.rest import RESTResponse
 
 from rljob_operator.cluster.gang_kinds import qualified_kind
-from rljob_operator.cluster.kube.answers import lines_of, parsed, status_in
+from rljob_operator.cluster.kube.answers import event_in, lines_of, listed, parsed, status_in
 from rljob_operator.cluster.kube.connections import Connections
 from rljob_operator.cluster.kube.errors import ApiError, errors_of, refusal
 from rljob_operator.cluster.kube.kinds import KINDS, resource_path
@@ -36,7 +35,7 @@ _JSON = "application/json"
 _METADATA = (
     f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"  # not every server makes the former
 )
-_PAGE = 250  # objects
+_PAGE = 50  # objects: of the largest ones, the server sends 75 MB
 _ABSENT = {"resourceVersion": "1"}  # which no object has: the first write to a store makes revision 2
 _ENDING_SECONDS = 0.1
 _SILENT_SECONDS = 150.0  # of a watch: the server sends a bookmark every minute
@@ -44,7 +43,7 @@ _SILENT_SECONDS = 150.0  # of a watch: the server sends a bookmark every minute
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A part of a list; `version` is the resource version of the whole list."""
+    """A part of a list; `version` is the resource version of the whole list, which the last part has."""
 
     manifests: list[Manifest]
     version: str
@@ -93,15 +92,24 @@ class KubeApi:
         pages = self.pages(kind, namespace, selector)
         return [manifest async for page in pages for manifest in page.manifests]
 
-    async def pages(self, kind: str, namespace: str, selector: str) -> AsyncIterator[Page]:
-        """Do the same page by page, so that of thousands of objects only a few hundred are in memory."""
-        version = _version_and_kind(kind)
+    async def pages(self, kind: str, namespace: str, selector: str, *, name: str = "") -> AsyncIterator[Page]:
+        """Do the same part by part, so that of thousands of objects only a few are in memory.
+
+        With `name`, only the object of that name is listed.
+        """
+        version, path = _version_and_kind(kind), resource_path(kind, namespace)
         params = {"labelSelector": selector, "limit": str(_PAGE)}
+        if name:
+            params["fieldSelector"] = f"metadata.name={name}"
         while True:
-            body = await self._request("GET", kind, resource_path(kind, namespace), params=params)
-            items = [{**version, **item} for item in body.get("items") or []]
-            metadata = body.get("metadata", {})
-            yield Page(items, metadata.get("resourceVersion", ""))
+            ending: Manifest = {}
+            async with self._requested("GET", kind, path, params=params) as answer:
+                with errors_of(f"GET {path}"):
+                    async for manifests, ending in listed(answer.response.content):  # noqa: B007
+                        if manifests:
+                            yield Page([{**version, **manifest} for manifest in manifests], "")
+            metadata = ending.get("metadata", {})
+            yield Page([], metadata.get("resourceVersion", ""))
             if not metadata.get("continue"):
                 return
             params["continue"] = metadata["continue"]
@@ -135,14 +143,21 @@ class KubeApi:
                 if answer.status >= 400:
                     raise refusal(answer.status, status_in(await answer.read()))
                 async for line in lines_of(answer.response.content):
-                    event = json.loads(line)
-                    if event["type"] == "ERROR":
-                        raise refusal(event["object"].get("code", 0), event["object"])
-                    yield event["type"], event["object"]
+                    event, found = event_in(line)
+                    if event == "ERROR":
+                        raise refusal(found.get("code", 0), found)
+                    yield event, found
 
     async def get(self, ref: Ref) -> Manifest | None:
         """Read an object; None if there is none."""
         return await self._found("GET", ref)
+
+    async def read(self, ref: Ref) -> Manifest | None:
+        """Read an object by a list of its name, as the operator may list jobs and not get them; None if it is gone."""
+        found = [
+            m async for page in self.pages(ref.kind, ref.namespace, "", name=ref.name) for m in page.manifests
+        ]
+        return found[0] if found else None
 
     async def find(self, ref: Ref) -> Manifest | None:
         """Read an object's metadata, by a list of its name: the operator may list and not get. None if it is gone."""
@@ -224,23 +239,30 @@ class KubeApi:
 
     async def _request(self, verb: str, kind: str, path: str, **sent: Any) -> Manifest:
         """Send what `_answer` describes, and return the answer's body."""
+        async with self._requested(verb, kind, path, **sent) as answer:
+            with errors_of(f"{verb} {path}"):
+                return parsed(await answer.read())
+
+    @asynccontextmanager
+    async def _requested(self, verb: str, kind: str, path: str, **sent: Any) -> AsyncIterator[RESTResponse]:
+        """Send what `_answer` describes, and give the answer, which is no refusal; its body is still to be read."""
         for again in (True, False):
             status = 0
-            try:
-                with errors_of(f"{verb} {path}"):
-                    client = await self._connected()
-                    async with self._answer(client, verb, path, **sent) as answer:
+            async with AsyncExitStack() as stack:
+                try:
+                    with errors_of(f"{verb} {path}"):
+                        client = await self._connected()
+                        answer = await stack.enter_async_context(self._answer(client, verb, path, **sent))
                         status = answer.status
-                        content = await answer.read()
-                    if status == 401 and again:
-                        await self._login.renew(client.configuration)
-                        continue
-                    found = parsed(content) if status < 400 else status_in(content)
-            finally:
-                self._counted(verb, kind, status)
-            if status >= 400:
-                raise refusal(status, found)
-            return found
+                        if status == 401 and again:
+                            await self._login.renew(client.configuration)
+                            continue
+                        if status >= 400:
+                            raise refusal(status, status_in(await answer.read()))
+                finally:
+                    self._counted(verb, kind, status)
+                yield answer
+                return
         raise AssertionError
 
     @asynccontextmanager

@@ -2,6 +2,9 @@
 
 Watches fill it, and writes of the operator put the API server's answer there at once. Objects are stored as bytes:
 as dictionaries, those of 1,000 jobs of ten pods take 300 MB, as bytes a fifth of that. Each read returns a new copy.
+
+Anybody who may write to a namespace can give an object a job's label. Of one that neither a controller nor the operator
+of a hub has made, and of one that is too large, only what tells whose it is is stored.
 """
 
 from __future__ import annotations
@@ -11,8 +14,22 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from rljob_operator.cluster.port import Manifest, Ref
+from rljob_operator import names
+from rljob_operator.cluster.port import TOO_LARGE, Manifest, Ref, controller
 from rljob_operator.names import LABEL_JOB, QUEUE_NAME, QUEUE_PRIORITY
+
+MOST_BYTES, MOST_JOB_BYTES = 1 << 20, 512 * 1024
+"""Of an object of which everything is stored, without managed fields; and of an RLJob."""
+_APPLIED_BY_KUBECTL = "kubectl.kubernetes.io/last-applied-configuration"
+_WITHOUT_CONTROLLER = {"RLJob", "RolloutPool"}
+_LABELS = {
+    LABEL_JOB, QUEUE_NAME, QUEUE_PRIORITY, names.LABEL_ROLE, names.LABEL_POOL, names.LABEL_TRACKER, names.LABEL_KEPT,
+    names.LABEL_ATTEMPT,
+}  # fmt: skip
+_IDENTITY = ("name", "namespace", "uid", "resourceVersion", "generation", "deletionTimestamp")
+_MOST_OWNERS = 8
+_SHORT = 256
+_MOST_STATUS_BYTES = 64 * 1024
 
 JobKey = tuple[str, str]
 """Namespace and name of an RLJob."""
@@ -75,13 +92,12 @@ class KubeCache:
         ref, uid, version = Ref.of(manifest), manifest["metadata"].get("uid"), _version(manifest)
         before = self._jobs.get(ref)
         if before is not None:
-            known = self._objects[before][ref]
-            if known.uid == uid and version <= known.version:
+            if self.is_known(manifest):
                 return False
             if before != key:  # somebody has changed the label
                 self.forget(ref)
         node = manifest["spec"].get("nodeName") if ref.kind == "Pod" and "spec" in manifest else None
-        self._objects.setdefault(key, {})[ref] = _Kept(uid, version, node, marshal.dumps(slim(manifest)))
+        self._objects.setdefault(key, {})[ref] = _Kept(uid, version, node, _content(manifest))
         self._jobs[ref] = key
         return True
 
@@ -104,8 +120,17 @@ class KubeCache:
         return None if found is None else found.manifest
 
     def job(self, key: JobKey) -> Manifest | None:
-        """The RLJob itself."""
+        """The RLJob itself; of one that is too large, without its spec."""
         return self.get(key, Ref("RLJob", *key))
+
+    def is_known(self, manifest: Manifest) -> bool:
+        """Whether this state of an object, or a newer one, is there; of the manifest, the metadata count alone."""
+        ref, metadata = Ref.of(manifest), manifest["metadata"]
+        key = self._jobs.get(ref)
+        if key is None:
+            return False
+        known = self._objects[key][ref]
+        return known.uid == metadata.get("uid") and _version(manifest) <= known.version
 
     def key_of(self, ref: Ref) -> JobKey | None:
         """The job that the object at an address belongs to; None if no such object is known."""
@@ -162,14 +187,51 @@ class KubeCache:
 
 
 def slim(manifest: Manifest) -> Manifest:
-    """Remove the large parts that the operator never reads: managed fields, and most of the spec of a pod."""
+    """Remove the large parts that the operator never reads: what kubectl stores, and most of the spec of a pod."""
     metadata = {k: v for k, v in manifest["metadata"].items() if k != "managedFields"}
+    if _APPLIED_BY_KUBECTL in (annotations := metadata.get("annotations") or {}):
+        metadata["annotations"] = {k: v for k, v in annotations.items() if k != _APPLIED_BY_KUBECTL}
     if manifest["kind"] == "Pod":
         spec = {k: v for k, v in manifest.get("spec", {}).items() if k in {"nodeName", "tolerations"}}
         if inits := manifest.get("spec", {}).get("initContainers"):
             spec["initContainers"] = [{"name": container["name"]} for container in inits]
         return {**manifest, "metadata": metadata, "spec": spec}
     return {**manifest, "metadata": metadata}
+
+
+def identity(manifest: Manifest) -> Manifest:
+    """The part of an object that says which one it is, whose it is, and which version of it this is."""
+    metadata = manifest["metadata"]
+    fields = (*_IDENTITY, "finalizers") if manifest["kind"] == "RLJob" else _IDENTITY
+    return {
+        "apiVersion": manifest["apiVersion"],
+        "kind": manifest["kind"],
+        "metadata": {
+            **{field: metadata[field] for field in fields if field in metadata},
+            "labels": {k: v for k, v in (metadata.get("labels") or {}).items() if k in _LABELS},
+            "ownerReferences": (metadata.get("ownerReferences") or [])[:_MOST_OWNERS],
+        },
+    }
+
+
+def _content(manifest: Manifest) -> bytes:
+    """What is stored of an object."""
+    if manifest["kind"] not in _WITHOUT_CONTROLLER and controller(manifest) is None:
+        return marshal.dumps(identity(manifest))
+    content = marshal.dumps(slim(manifest))
+    if len(content) <= (MOST_JOB_BYTES if manifest["kind"] == "RLJob" else MOST_BYTES):
+        return content
+    left = {**identity(manifest), "spec": _short_fields(manifest.get("spec")), TOO_LARGE: len(content)}
+    status = manifest.get("status")
+    if len(marshal.dumps(status)) <= _MOST_STATUS_BYTES:
+        left["status"] = status
+    return marshal.dumps(left)
+
+
+def _short_fields(spec: Any) -> Manifest:
+    """Those that are no objects, lists or long texts: by whom an object is managed, and for which pool."""
+    fields = spec.items() if isinstance(spec, dict) else ()
+    return {k: v for k, v in fields if isinstance(v, int) or (isinstance(v, str) and len(v) < _SHORT)}
 
 
 def _version(manifest: Manifest) -> int:

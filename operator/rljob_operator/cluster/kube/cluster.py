@@ -10,15 +10,25 @@ from pydantic import ValidationError
 
 from rljob_core.advice import advice, dotted, location
 from rljob_core.errors import SpecError
-from rljob_core.spec import API_VERSION, RLJob, RLJobStatus
+from rljob_core.spec import API_VERSION, RLJob, RLJobSpec, RLJobStatus
+from rljob_core.spec.base import ObjectMeta
 from rljob_operator.cluster.gang_kinds import QUALIFIED_GANG_KINDS, GangKind
 from rljob_operator.cluster.kube.api import KubeApi
-from rljob_operator.cluster.kube.cache import JobKey, KubeCache
+from rljob_operator.cluster.kube.cache import MOST_JOB_BYTES, JobKey, KubeCache
 from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.event_manifest import event_manifest
 from rljob_operator.cluster.kube.gang_objects import GangObjects
 from rljob_operator.cluster.kube.kinds import KINDS, QUEUED
-from rljob_operator.cluster.port import Event, Manifest, NameTaken, Ref, Refused, Rejected, same_controller
+from rljob_operator.cluster.port import (
+    TOO_LARGE,
+    Event,
+    Manifest,
+    NameTaken,
+    Ref,
+    Refused,
+    Rejected,
+    same_controller,
+)
 from rljob_operator.names import LABEL_JOB
 
 _OF_KUEUE = {QUEUED, "WorkloadPriorityClass", "ResourceFlavor"}
@@ -31,6 +41,13 @@ the objects of gangs see `gang_objects`."""
 SITE_KINDS = tuple(kind for kind in CHILD_KINDS if kind not in {"Job", "Service"})
 """Those of them that the operator of a site makes, or that controllers make for it."""
 _CONFLICT = 409
+_LEAST: Manifest = {
+    "steps": 1,
+    "model": {"uri": "/none"},
+    "data": {"dataset": "none"},
+    "rollout": {"pools": [{"name": "none"}]},
+}
+"""A spec that is valid."""
 
 
 class KubeCluster:
@@ -248,7 +265,7 @@ class KubeCluster:
         """Record an event about the RLJob of that name, if there is one; one that is refused is passed over."""
         if (manifest := self._cache.job(key)) is not None:
             with suppress(ApiError):  # the namespace may be in deletion
-                await self.event(job_of(manifest), event)
+                await self.event(stand_in(manifest), event)
 
     async def changed(self) -> None:
         """Not used: watches mark the jobs that need a reconcile.
@@ -259,6 +276,19 @@ class KubeCluster:
         raise NotImplementedError
 
     # ------------------------------------------------------------------------------------------ Kubernetes only
+
+    async def read_job(self, key: JobKey) -> None:
+        """Let the cache have the newest state of an RLJob, or none if it is gone.
+
+        Raises:
+            ApiError: the API server refuses, or does not answer.
+        """
+        ref = Ref("RLJob", *key)
+        found = await self._api.read(ref)
+        if found is None:
+            self._cache.forget(ref)
+        else:
+            self._cache.put(found)
 
     def doubt_unwatched(self, job: RLJob) -> None:
         """Make the next reconcile create the job's Secrets again, as somebody may have deleted one unseen.
@@ -284,13 +314,38 @@ def job_of(manifest: Manifest) -> RLJob:
     Raises:
         SpecError: this version of the operator cannot read it; names the first field that is wrong.
     """
-    metadata = {f: manifest["metadata"][f] for f in ("name", "namespace", "uid", "generation")}
-    body = {**{f: manifest[f] for f in ("apiVersion", "kind", "spec")}, "metadata": metadata}
+    if TOO_LARGE in manifest:
+        raise SpecError(
+            "spec",
+            f"the RLJob has {manifest[TOO_LARGE] >> 10} KiB, and at most {MOST_JOB_BYTES >> 10} are read: "
+            "move what is large into a file or a ConfigMap",
+        )
+    body = _body(manifest, manifest["spec"])
     try:
         return RLJob.model_validate(body, by_alias=True, by_name=False)
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
         raise SpecError(dotted(location(wrong)), advice(RLJob, body, wrong)) from error
+    except RecursionError as error:
+        raise SpecError("spec", "is nested too deeply") from error
+
+
+def stand_in(manifest: Manifest) -> RLJob:
+    """A job of the same name and uid, for one that cannot be read: its children can be found and its end can come."""
+    least = RLJobSpec.model_validate(_LEAST, by_alias=True, by_name=False)
+    body = _body(manifest, {})
+    metadata = ObjectMeta.model_construct(**body["metadata"])
+    return RLJob.model_construct(api_version=body["apiVersion"], kind="RLJob", metadata=metadata, spec=least)
+
+
+def _body(manifest: Manifest, spec: Manifest) -> Manifest:
+    metadata = {f: manifest["metadata"][f] for f in ("name", "namespace", "uid", "generation")}
+    return {
+        "apiVersion": manifest["apiVersion"],
+        "kind": manifest["kind"],
+        "spec": spec,
+        "metadata": metadata,
+    }
 
 
 def _key(job: RLJob) -> JobKey:

@@ -70,7 +70,7 @@ class NodeWatch:
         """Look at all nodes; returns the resource version of the list."""
         version, names = "", set()
         async for page in self._api.pages("Node", "", ""):
-            version = page.version
+            version = page.version or version
             for node in page.manifests:
                 names.add(node["metadata"]["name"])
                 self._see(node, is_older=True)

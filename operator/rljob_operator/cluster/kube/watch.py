@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence, Set
+from functools import partial
 
 from rljob_operator.backoff import Backoff
 from rljob_operator.cluster.kube.api import KubeApi
@@ -74,10 +75,10 @@ class KindWatch:
         there: set[Ref] = set()
         version = ""
         async for page in self._api.pages(self._kind, self._namespace, self._selector):
-            version = page.version
+            version = page.version or version
             for manifest in page.manifests:
                 there.add(Ref.of(manifest))
-                take(manifest)
+                self._hand(take, manifest)
         self._version = version
         return there, version
 
@@ -94,7 +95,7 @@ class KindWatch:
                     failures = 0
                     self._version = manifest["metadata"]["resourceVersion"]
                     if event != "BOOKMARK":
-                        self._seen(event, manifest)
+                        self._hand(partial(self._seen, event), manifest)
             except ApiError as error:
                 failures += 1
                 if error.status == _GONE:
@@ -110,9 +111,16 @@ class KindWatch:
 
     async def _read_again(self) -> None:
         """List again, and report as deleted what is known and the list has not."""
-        there, version = await self._list(lambda manifest: self._seen("ADDED", manifest))
+        there, version = await self._list(partial(self._seen, "ADDED"))
         for manifest in self._unlisted(there, version):
-            self._seen("DELETED", manifest)
+            self._hand(partial(self._seen, "DELETED"), manifest)
+
+    def _hand(self, take: Callable[[Manifest], object], manifest: Manifest) -> None:
+        """Hand an object on. One that cannot be read is passed over: what others write must not end the watch."""
+        try:
+            take(manifest)
+        except Exception:
+            log.exception("%s cannot be read", Ref.of(manifest))
 
 
 class ChildWatches:

@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 _RECONNECT_WAIT = 0.2
 _RETRY_WAIT = 0.05
+_TOGETHER = 256
+"""Requests of one call that wait for their turn at a time."""
 #: A server that leaves two pings unanswered is given up at the third: of a cluster, another one answers. That is before
 #: a cluster elects another leader (4 s).
 _PING_SECONDS = 1.5
@@ -167,18 +169,28 @@ class Connection:
             raise Interrupted(f"nobody listens on {subject}")
         return answer
 
-    async def requests(self, subject: str, bodies: Sequence[bytes], *, window: int) -> list[Received]:
-        """The answers to several messages, of which `window` are sent at a time, each repeated until it is answered.
+    async def requests(
+        self, subject: str, bodies: Sequence[bytes], *, window: asyncio.Semaphore
+    ) -> list[Received]:
+        """The answers to several messages, each repeated until it is answered.
+
+        Args:
+            subject: of all of them.
+            bodies: theirs.
+            window: how many are under way at a time, of all calls with it.
 
         Raises:
             StoreUnavailable: one was not answered in `patience` seconds.
         """
         answers: list[Received] = []
-        for first in range(0, len(bodies), window):
-            some = bodies[first : first + window]
-            asked = await asyncio.gather(
-                *(self._ask(subject, body, None) for body in some), return_exceptions=True
-            )
+
+        async def ask(body: bytes) -> Received:
+            async with window:
+                return await self._ask(subject, body, None)
+
+        for first in range(0, len(bodies), _TOGETHER):
+            some = bodies[first : first + _TOGETHER]
+            asked = await asyncio.gather(*map(ask, some), return_exceptions=True)
             for body, answer in zip(some, asked, strict=True):
                 if isinstance(answer, Received) and not status_of(answer):
                     answers.append(answer)

@@ -21,8 +21,8 @@ from rljob_runtime.messaging.nats.answers import Interrupted, JetStreamError
 from rljob_runtime.messaging.nats.client import Received, received
 from rljob_runtime.messaging.nats.connection import Connection
 
-#: Bytes of one pull: an eighth of what makes the server cut a slow client off (64 MB).
-PULL_BYTES = 8 << 20
+#: Bytes of one pull: an eighth of what makes the server cut a slow client off (16 MB).
+PULL_BYTES = 2 << 20
 NANOSECONDS = 1_000_000_000
 _NO_MESSAGE = 10037
 #: Error codes for the creation of a consumer while a consumer of that name is being deleted.

@@ -23,8 +23,9 @@ from rljob_core.errors import StoreUnavailable
 SYNC_INTERVAL = "1s"
 #: Larger payloads are cut into chunks. It is the server's default, also that of managed servers.
 MAX_PAYLOAD = 1 << 20
-#: Bytes that the server buffers for one client before it disconnects it: every fetch asks for much less.
-MAX_PENDING = 64 << 20
+#: Bytes that the server buffers for one client before it disconnects it. A client that does not read its answers costs
+#: as much of everyone's server; what one of ours has asked for at a time is less (`pull.PULL_BYTES`, `store.GETS`).
+MAX_PENDING = 16 << 20
 
 
 def render_config(

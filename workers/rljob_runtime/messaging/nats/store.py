@@ -28,8 +28,9 @@ from rljob_runtime.messaging.nats.stream_changes import create_stream, enlarge_s
 from rljob_runtime.messaging.nats.streams import TRAJECTORY_BYTES, ConfiguredStreams
 from rljob_runtime.messaging.nats.window import Window
 
-#: Messages asked for at once: of unknown size, but at most `max_payload` (1 MB) each, where 64 MB are cut off.
-_GET_WINDOW = 32
+#: Messages that a store has asked for at a time: of unknown size, at most `max_payload` (1 MB) each, where the server
+#: cuts a client off at 16 MB.
+GETS = 8
 _REPLACES = {"Nats-Rollup": "sub"}
 
 
@@ -91,7 +92,8 @@ class NatsStore:
             self._connection, self._streams, Window(messages=window, size=window_bytes)
         )
         self._signals = SignalBucket(self._connection, self._streams)
-        self._window = window
+        self._changes = asyncio.Semaphore(window)
+        self._gets = asyncio.Semaphore(GETS)
 
     async def open(self) -> None:
         """Connect, and create the job's streams and bucket where they do not exist."""
@@ -163,7 +165,7 @@ class NatsStore:
         """Delete messages; those that are gone are passed over."""
         bodies = [b'{"seq":%d,"no_erase":true}' % sequence for sequence in sequences]
         subject = f"$JS.API.STREAM.MSG.DELETE.{self._streams.stream(channel)}"
-        answers = await self._connection.requests(subject, bodies, window=self._window)
+        answers = await self._connection.requests(subject, bodies, window=self._changes)
         refused = [
             sequence for sequence, answer in zip(sequences, answers, strict=True) if b'"error"' in answer.data
         ]
@@ -231,12 +233,12 @@ class NatsStore:
     async def _find(self, channel: Channel, bodies: Sequence[bytes]) -> list[Message | None]:
         """The messages that JetStream gives for these requests; None for one that is not there."""
         subject = f"$JS.API.DIRECT.GET.{self._streams.stream(channel)}"
-        answers = await self._connection.requests(subject, bodies, window=_GET_WINDOW)
+        answers = await self._connection.requests(subject, bodies, window=self._gets)
         found = [self._stored(channel, answer) for answer in answers]
         # Any replica of the stream may have answered, also one that is behind the others; the leader is not.
         missing = [place for place, message in enumerate(found) if message is None]
-        for first in range(0, len(missing), _GET_WINDOW):
-            some = missing[first : first + _GET_WINDOW]
+        for first in range(0, len(missing), GETS):
+            some = missing[first : first + GETS]
             asked = await asyncio.gather(
                 *(self._ask_leader(channel, json.loads(bodies[place])) for place in some)
             )
