@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 from full_disk import files_of_at_most
+from pydantic import ValidationError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rljob_contract.samples import job_config, random_samples
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import SpecError, StorageRefused
 from rljob_runtime.model.identity import model_identity
+from rljob_runtime.training.checkpoint_base import CheckpointInfo
 from rljob_runtime.training.checkpoints import CheckpointStore
 from rljob_runtime.training.registry import create_backend
 
@@ -216,3 +218,10 @@ def test_what_is_no_checkpoint_is_named(store: CheckpointStore, root: Path) -> N
     (root / key / "checkpoint.json").write_text("{")
     with pytest.raises(SpecError, match="damaged"):
         store.info(key)
+
+
+@pytest.mark.parametrize("name", ["../evil.pth", "/etc/evil", "ranks/../../evil", ""])
+def test_a_checkpoint_names_no_file_outside_of_its_folder(name: str) -> None:
+    files = {name: {"size": 1, "digest": ""}}
+    with pytest.raises(ValidationError, match="is not the name of a checkpoint's file"):
+        CheckpointInfo.model_validate({"version": 1, "attempt": 1, "model": "m", "files": files})

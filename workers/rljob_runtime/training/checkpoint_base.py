@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from rljob_core.errors import SpecError
+from rljob_core.remote_uri import leaves_folder
+from rljob_runtime.model.folder_files import files_taken_over
 from rljob_runtime.model.identity import model_identity
 
 FIELD = "spec.trainer.checkpoint.uri"
@@ -21,8 +23,6 @@ INFO = "checkpoint.json"
 KEPT = 2
 """Versions whose checkpoints are kept."""
 _KEY = re.compile(r"step-\d{6,}(-\d+)?")
-#: Files of a model's folder that are not copied: the checkpoint has its own, or they are other forms of the weights.
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".index.json")
 
 
 class CheckpointFile(BaseModel):
@@ -49,6 +49,15 @@ class CheckpointInfo(BaseModel):
     """Identity of the model that the job trains, see `rljob_runtime.model.identity`."""
     files: dict[str, CheckpointFile] = {}
     """In an object store: the other files, by name."""
+
+    @field_validator("files")
+    @classmethod
+    def _inside(cls, files: dict[str, CheckpointFile]) -> dict[str, CheckpointFile]:
+        """Refuse names that lead out of the folder into which they are downloaded."""
+        for name in files:
+            if leaves_folder(name):
+                raise ValueError(f"{name!r} is not the name of a checkpoint's file")
+        return files
 
 
 class Checkpoints(ABC):
@@ -138,7 +147,7 @@ class Checkpoints(ABC):
         """
         try:
             return CheckpointInfo.model_validate_json(self._read_info(key))
-        except (OSError, ValidationError) as error:
+        except (OSError, ValueError) as error:
             raise SpecError(
                 "", f"{self.place(key)} is not a checkpoint: {INFO} is missing or damaged"
             ) from error
@@ -158,9 +167,7 @@ class Checkpoints(ABC):
 
     def _files_of_model(self) -> Iterator[Path]:
         """The files that a checkpoint takes over from the model: its tokenizer, its settings."""
-        for path in sorted(self._model_path.iterdir()):
-            if path.is_file() and not path.name.endswith(_WEIGHTS):
-                yield path
+        return files_taken_over(self._model_path)
 
 
 def is_key(name: str) -> bool:
