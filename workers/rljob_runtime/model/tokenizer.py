@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer as FastTokenizer
 
 from rljob_core.errors import SpecError
+from rljob_runtime.model.folder_files import check_inside
+from rljob_runtime.model.templates import LimitedTemplate, chat_environment
 
 _ASSISTANT = f"\ue000{secrets.token_hex(16)}\ue001"
 """Stands for what the model said, which is never rendered nor tokenized again; no message can contain it."""
@@ -41,6 +41,7 @@ class Tokenizer:
 
     def __init__(self, folder: str | Path) -> None:
         folder = Path(folder)
+        check_inside(folder)
         source = folder / "tokenizer.json"
         if not source.is_file():
             raise SpecError(
@@ -113,10 +114,12 @@ class Tokenizer:
             )
         try:
             return self._chat.render(
-                messages=messages,
-                tools=None if tools is None else list(tools),
-                add_generation_prompt=True,
-                **self.special_tokens,
+                {
+                    "messages": messages,
+                    "tools": None if tools is None else list(tools),
+                    "add_generation_prompt": True,
+                    **self.special_tokens,
+                }
             )
         except jinja2.TemplateError as error:
             raise SpecError(
@@ -152,17 +155,9 @@ class Tokenizer:
         return behind.removeprefix(ending) if last in self.stop_tokens else behind
 
     @cached_property
-    def _chat(self) -> jinja2.Template | None:
-        """The compiled template, in the environment that transformers gives to chat templates."""
-        if self._chat_source is None:
-            return None
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-        )
-        # Jinja's own filter would escape HTML characters.
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
-        return environment.from_string(self._chat_source)
+    def _chat(self) -> LimitedTemplate | None:
+        """The template, in the environment that transformers gives to chat templates."""
+        return None if self._chat_source is None else LimitedTemplate(chat_environment, self._chat_source)
 
     def _stop_tokens(self, folder: Path) -> frozenset[int]:
         """The end-of-sequence token's id and those of generation_config.json (or else config.json)."""
@@ -201,11 +196,3 @@ def _token_text(token: Any) -> str | None:
     """A special token's text; older tokenizers describe it by an object."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else None
-
-
-def _to_json(value: Any, *, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def _raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)
