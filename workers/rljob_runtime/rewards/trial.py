@@ -68,7 +68,7 @@ def load_on_trial(setup: ScoringSetup, *, seconds: float = LOAD_SECONDS) -> Tria
         report, printed = Path(folder) / "report", Path(folder) / "output"
         with printed.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "rljob_runtime.rewards.trial", str(report)],
+                [sys.executable, "-P", "-m", "rljob_runtime.rewards.trial", str(report)],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
