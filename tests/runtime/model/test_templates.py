@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from pathlib import Path
 
 import jinja2
@@ -17,6 +18,12 @@ from rljob_runtime.model.templates import (
 
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 DOUBLED = '{% set ns = namespace(s="x") %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}'
+
+
+def children() -> set[str]:
+    return {
+        pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
+    }
 
 
 def test_what_is_rendered_is_what_jinja_renders() -> None:
@@ -65,13 +72,6 @@ def test_errors_are_jinja_s(source: str, error: type[Exception], words: str) -> 
 
 
 def test_the_process_ends_with_the_last_template() -> None:
-    def children() -> set[str]:
-        return {
-            pid
-            for task in Path("/proc/self/task").iterdir()
-            for pid in (task / "children").read_text().split()
-        }
-
     gc.collect()  # a template that another test has left
     before = children()
     template = LimitedTemplate(prompt_environment, "{{ q|upper }}")
@@ -80,3 +80,15 @@ def test_the_process_ends_with_the_last_template() -> None:
     del template
     gc.collect()
     assert not children() - before
+
+
+def test_a_process_that_is_forked_has_one_of_its_own() -> None:
+    template = LimitedTemplate(prompt_environment, "{{ q|upper }}")
+    assert template.render({"q": "a"}) == "A"
+    before = children()
+    if (child := os.fork()) == 0:
+        right = template.render({"q": "b"}) == "B" and template._process is not None
+        os._exit(0 if right and len(children()) == 1 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert template.render({"q": "c"}) == "C"
+    assert children() == before

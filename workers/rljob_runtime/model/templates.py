@@ -90,6 +90,8 @@ class LimitedTemplate:
         if self._process is None:
             assert self._plain is not None  # noqa: S101
             return self._plain.render(variables)
+        if self._process.owner != os.getpid():  # that of a process which has forked this one
+            self._process = _shared_process()
         answer = self._process.ask((self._environment, self._source, dict(variables), self._seconds))
         match answer:
             case {"text": str(text)}:
