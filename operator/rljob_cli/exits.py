@@ -46,13 +46,13 @@ def exit_codes(way_on: WayOn | None = None) -> Iterator[None]:
         yield
     except InvalidManifest as group:
         for error in group.exceptions:
-            typer.echo(f"error: {error}", err=True)
+            _say_error(str(error))
         raise typer.Exit(EXIT_BAD_INPUT) from group
     except SpecError as error:
-        typer.echo(f"error: {error}", err=True)
+        _say_error(str(error))
         raise typer.Exit(EXIT_BAD_INPUT) from error
     except RLJobError as error:
-        typer.echo(f"error: {error}", err=True)
+        _say_error(str(error))
         if way_on is not None:
             _say(fault_of_error(error), way_on)
         raise typer.Exit(EXIT_FAILED) from error
@@ -61,11 +61,17 @@ def exit_codes(way_on: WayOn | None = None) -> Iterator[None]:
             raise
         fault = PERMISSIONS if error.errno in {errno.EACCES, errno.EPERM} else DISK
         place = f"{error.filename}: " if error.filename else ""
-        typer.echo(f"error: {place}{error.strerror}", err=True)
+        _say_error(f"{place}{error.strerror}")
         _say(fault, way_on)
         raise typer.Exit(EXIT_FAILED) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(EXIT_INTERRUPTED) from error
+
+
+def _say_error(text: str) -> None:
+    """Print an error. It may quote what a file or a server says, so nothing in it controls the terminal."""
+    shown = "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    typer.echo(f"error: {shown}", err=True)
 
 
 def _say(fault: Fault, way_on: WayOn | None) -> None:

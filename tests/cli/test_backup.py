@@ -15,6 +15,7 @@ import pytest
 from evidence_builder import job
 from evidence_files import streams, write_whole_run
 from invocation import Ended, children, rljob, snapshot
+from pydantic import ValidationError
 from tests.buckets import s3_bucket
 
 from rljob_cli.backup import take
@@ -120,7 +121,9 @@ def test_a_restored_job_is_the_one_that_was_backed_up(folder: RunFolder, tmp_pat
         assert {path.removeprefix(str(folder.path)): data for path, data in here.items()} == {
             path.removeprefix(str(restored.path)): data for path, data in there.items()
         }
-    assert restored.identity() == folder.identity()
+    identity = folder.identity()
+    assert identity is not None
+    assert restored.identity() == replace(identity, given=identity.manifest)
     assert json.loads(restored.engines.read_text()) == json.loads(folder.engines.read_text())
 
 
@@ -389,15 +392,54 @@ def test_damage_is_noticed_and_nothing_is_restored(
 
 
 @pytest.mark.parametrize(
-    "path", ["../../evil", "/etc/evil", "trainer//evil", "trainer/5/..", "checkpoints/evil"]
+    ("part", "name"),
+    [
+        ("files", "../../evil"),
+        ("files", "/etc/evil"),
+        ("files", "trainer//attempt-1.jsonl"),
+        ("files", "trainer/5/.."),
+        ("files", "trainer/5/evil.pth"),
+        ("files", "weights/v1-a1/evil.pth"),
+        ("files", "weights/site.packages/manifest.json"),
+        ("files", "streams/work/000001-0001.jsonl.gz"),
+        ("files", "checkpoints/evil"),
+        ("files", "checkpoints/site-packages/0123456789abcdef/evil.pth"),
+        ("files", "checkpoints/step-000001/0123456789abcdef/../evil.pth"),
+        ("weights", "../v1-a1"),
+        ("streams", "work"),
+    ],
 )
-def test_an_index_names_nothing_outside_of_the_backup(target: Path, tmp_path: Path, path: str) -> None:
-    index = index_of(target)
-    index["files"][path] = {"size": 0, "sha256": ""}
+def test_an_index_names_nothing_but_the_files_of_a_backup(made: Path, part: str, name: str) -> None:
+    index = index_of(made / "backup")
+    entry = {"files": {"size": 0, "sha256": 64 * "0"}, "weights": True, "streams": index["streams"]["ledger"]}
+    index[part][name] = entry[part]
+    with pytest.raises(ValidationError):
+        Index.model_validate_json(json.dumps(index))
+
+
+@pytest.mark.parametrize("field", ["spec.weights.uri", "spec.trainer.checkpoint.uri", "spec.nats.url"])
+def test_a_backup_alone_names_no_place_that_is_written_to(target: Path, tmp_path: Path, field: str) -> None:
+    index, elsewhere = index_of(target), tmp_path / "elsewhere"
+    value = "nats://127.0.0.1:1" if field == "spec.nats.url" else str(elsewhere)
+    place = index["identity"]["manifest"]
+    *parents, last = field.split(".")
+    for name in parents:
+        place = place.setdefault(name, {})
+    place[last] = value
+    index["identity"] |= {"origin": str(elsewhere), "viewer": str(elsewhere), "patches": ["spec.steps=9"]}
     (target / "index.json").write_text(json.dumps(index))
-    assert "is not the path of a file in a backup" in refusal(
-        rljob("restore", target, tmp_path / "restored"), code=1
-    )
+    said = refusal(rljob("restore", target, tmp_path / "restored"))
+    assert said.startswith(f"{field}: ")
+    assert f"--set {field}={value}" in said
+    assert not elsewhere.exists()
+    restored = RunFolder(tmp_path / "restored")
+    ended = rljob("restore", target, restored.path, "--set", f"{field}=null")
+    assert ended.code == 0
+    assert f"--resume --set {field}=null --set spec.steps=9" in ended.out
+    identity = restored.identity()
+    assert identity is not None
+    assert (identity.origin, identity.viewer, identity.patches) == ("", "", [])
+    assert not elsewhere.exists()
 
 
 def test_an_index_of_a_later_format_is_refused(target: Path, tmp_path: Path) -> None:

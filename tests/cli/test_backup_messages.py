@@ -171,3 +171,30 @@ def test_other_files_are_damage(file: bytes) -> None:
 
     with pytest.raises(BackupDamaged, match="streams/x in the backup cannot be read"):
         list(decoded(pieces(), "streams/x"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sequence": 0},
+        {"sequence": 10**400},
+        {"sequence": True},
+        {"suffix": "kind.> 0\r\nPUB other 0"},
+        {"suffix": "*"},
+        {"headers": {"Nats-Rollup": "all"}},
+        {"headers": {"Rljob-After": "m1\r\nNats-Rollup: all"}},
+        {"data": "?"},
+    ],
+    ids=str,
+)
+def test_a_message_that_no_role_wrote_is_not_restored(change: dict[str, object]) -> None:
+    line = json.loads(gzip.decompress(b"".join(encoded([message(1)])))) | change
+    with pytest.raises(BackupDamaged):
+        list(decoded([gzip.compress(json.dumps(line).encode() + b"\n")], "file"))
+
+
+async def test_an_endless_gap_is_refused_before_anything_is_stored(server: str) -> None:
+    async with streams(server, "one") as store:
+        with pytest.raises(BackupDamaged, match="lacks more than"):
+            await restore_stream(store, Channel.REWARDS, [message(1)], last_sequence=10**12)
+        assert await store.last_sequence(Channel.REWARDS) == 1

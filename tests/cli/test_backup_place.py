@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,3 +84,31 @@ def test_other_schemes_are_refused() -> None:
         SpecError, match=r"TARGET: ftp:// is not supported: write a path, file://, s3:// or gs://"
     ):
         open_place("ftp://host/job", field="TARGET")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "link", "linked folder"])
+def test_nothing_but_files_of_the_folder_is_read(tmp_path: Path, kind: str) -> None:
+    root, secret = tmp_path / "backup", tmp_path / "secret"
+    root.mkdir()
+    secret.mkdir()
+    (secret / "file").write_text("secret")
+    match kind:
+        case "fifo":
+            os.mkfifo(root / "file")
+        case "folder":
+            (root / "file").mkdir()
+        case "link":
+            (root / "file").symlink_to(secret / "file")
+        case _:
+            (root / "weights").symlink_to(secret)
+    place = open_place(str(root), field="TARGET")
+    with pytest.raises(BackupDamaged):
+        list(place.read("weights/file" if kind == "linked folder" else "file"))
+
+
+def test_a_file_is_read_no_further_than_its_size(tmp_path: Path) -> None:
+    place = open_place(str(tmp_path), field="TARGET")
+    stored = place.write("file", [b"12"])
+    place.write("file", [b"123"])
+    with pytest.raises(BackupDamaged):
+        next(verified(place, "file", stored))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from invocation import claimed, refused, rljob, snapshot
 from tests.night import some
 
 from rljob_cli.job_checks.nats_server import check_servers
+from rljob_cli.manifest.documents import as_json, parse
 from rljob_cli.manifest.load import load_job
 from rljob_core.errors import SpecError
 
@@ -703,3 +706,37 @@ def test_audit_of_something_else(tmp_path: Path) -> None:
     assert ended.code == 2
     assert ended.errors == [f"error: {tmp_path}: is not an output folder of rljob run: it has no job.json"]
     assert list(tmp_path.iterdir()) == []
+
+
+_ALIASES = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join(9 * [f'*{old}'])}]\n" for old, new in pairwise("abcdefghijkl")
+)
+_MERGES = "a: &a {x: 1}\n" + "".join(
+    f"{new}: &{new} {{<<: [{', '.join(9 * [f'*{old}'])}]}}\n" for old, new in pairwise("abcdefghijkl")
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (_ALIASES, "stands for more than"),
+        (_MERGES, "stands for more than"),
+        ("a: &a [*a]", "stands for more than"),
+        ("&a {<<: *a}", "stands for more than"),
+        (2000 * "[" + 2000 * "]", "nested too deeply"),
+        ("a: 2001-99-99", "a value cannot be read"),
+        ("a: " + 5000 * "1", "a value cannot be read"),
+    ],
+    ids=["aliases", "merges", "endless", "endless merge", "deep", "date", "long number"],
+)
+def test_hostile_yaml_costs_a_message(text: str, words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        parse(text, "job.yaml")
+
+
+def test_what_json_lacks_becomes_text() -> None:
+    ((_, content),) = parse("{1: 2001-01-01, b: !!set {x}, c: 0x" + 5000 * "f" + "}", "job.yaml")
+    found = as_json(content)
+    assert found["1"] == "2001-01-01"
+    assert found["c"] == "a number of 20,000 bits"
+    assert json.loads(json.dumps(found)) == found

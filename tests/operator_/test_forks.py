@@ -171,10 +171,10 @@ async def test_roles_are_forked_from_a_server_that_runs_already(
     modules = tmp_path / "modules"
     modules.mkdir()
     (modules / "a_users_module.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
-    started.server.add_variables({"PYTHONPATH": str(modules)})
+    started.server.add_variables({"RLJOB_MODULES": str(modules)})
     started.server.import_ahead(["a_users_module"])
     await until_async((tmp_path / "imported").exists)  # nothing is to be forked yet
-    role = await started.start("streams", PYTHONPATH=str(modules))
+    role = await started.start("streams", RLJOB_MODULES=str(modules))
     assert psutil.Process(role.pid).ppid() == server.pid
     await started.forks.close()
     started.server.end()

@@ -104,3 +104,14 @@ async def test_an_old_connection_is_closed_and_the_client_connects_again(
             await asyncio.to_thread(next, stream)
         assert refused(caught)[0] != grpc.StatusCode.DEADLINE_EXCEEDED, "nothing has ended the stream"
         assert await asyncio.to_thread(keda.is_active)
+
+
+async def test_what_is_no_message_is_refused_and_not_logged(
+    cache: KubeCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(cache) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        for method in ("IsActive", "GetMetrics"):
+            with pytest.raises(grpc.RpcError) as caught:
+                await channel.unary_unary(f"/externalscaler.ExternalScaler/{method}")(60_000 * b"\xff")
+            assert refused(caught)[0] == grpc.StatusCode.INVALID_ARGUMENT
+    assert not caplog.records

@@ -50,13 +50,13 @@ def test_all_that_a_function_can_see_and_reach(job: RLJob, cluster: ClusterDefau
     assert container.keys() == {
         "name", "image", "command", "volumeMounts", "livenessProbe", "terminationMessagePolicy", "securityContext"
     }, "no env, no envFrom, and nothing that a reader of this list has not seen"  # fmt: skip
-    assert container["command"] == ["python", "-m", "rljob_runtime.rewards.server", SOCKET]
+    assert container["command"] == ["python", "-P", "-s", "-m", "rljob_runtime.rewards.server", SOCKET]
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
     seen = {m["mountPath"]: volumes[m["name"]] for m in container["volumeMounts"]}
     assert seen == {
         "/run/rljob-scoring": {"name": "scoring", "emptyDir": {"sizeLimit": "1Mi"}},
-        "/dev/shm": {"name": "scoring-memory", "emptyDir": {"medium": "Memory"}},
-        "/tmp": {"name": "scoring-temporary", "emptyDir": {}},
+        "/dev/shm": {"name": "scoring-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
+        "/tmp": {"name": "scoring-temporary", "emptyDir": {"sizeLimit": "8Gi"}},
     }
     (shared,) = [
         m

@@ -17,9 +17,12 @@ def local_path(uri: str, *, field: str = "") -> Path:
         field: the manifest's field that gives it, for errors.
 
     Raises:
-        SpecError: the URI has another scheme.
+        SpecError: the URI has another scheme, or is none.
     """
-    parsed = urlparse(uri)
+    try:
+        parsed = urlparse(uri)
+    except ValueError as error:
+        raise SpecError(field, f"{uri[:100]!r} is no URI ({error}): write a path or file://") from error
     if parsed.scheme == "file":
         return Path(unquote(parsed.path))
     if parsed.scheme:

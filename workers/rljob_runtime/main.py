@@ -16,6 +16,7 @@ import sys
 from functools import partial
 
 from rljob_core import worker_protocol
+from rljob_runtime.process.import_path import put_users_modules_last
 from rljob_runtime.process.leave import leave
 from rljob_runtime.process.lifeline import die_with_parent
 
@@ -27,6 +28,7 @@ _OBJECTS_BETWEEN_COLLECTIONS = 50_000
 def main(arguments: list[str] | None = None) -> int:
     """Run the role named on the command line, the rollout role in a process of its own; returns the exit code."""
     die_with_parent()
+    put_users_modules_last()
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     (name,) = sys.argv[1:] if arguments is None else arguments
     if name == worker_protocol.FORK_SERVER:

@@ -95,7 +95,9 @@ def restore(
     The job keeps its name, its uid and its history: what was consumed before the backup is never trained again. What
     the job did after the backup was taken is not in it. So continue only one copy of a job.
 
-    Nothing is overwritten. Every file is compared with its digest; if one differs, nothing is restored.
+    What the job kept outside of its folder (streams on a server, weights, checkpoints) is written where --set says, and
+    never where the backup alone says. Nothing is overwritten. Every file is compared with its digest; if one differs,
+    nothing is restored.
 
     **Examples**
 
@@ -105,6 +107,7 @@ def restore(
     """
     with exit_codes():
         from rljob_cli.backup.place import open_place
+        from rljob_cli.backup.restore import patches_in
         from rljob_cli.backup.restore import restore as restored
         from rljob_cli.backup.restore_on_cluster import restore_configured
         from rljob_cli.cluster_job import job_config
@@ -123,4 +126,5 @@ def restore(
         typer.echo("to continue: set spec.suspend of the RLJob to false")
         return
     typer.echo(f"to check it: {own_command('audit', str(path))}")
-    typer.echo(f"to continue: {own_command('run', 'JOB.yaml', '--output', str(path), '--resume')}")
+    changes = [part for text in (*overrides, *patches_in(index)) for part in ("--set", text)]
+    typer.echo(f"to continue: {own_command('run', 'JOB.yaml', '--output', str(path), '--resume', *changes)}")

@@ -13,6 +13,7 @@ from rljob_cli.backup.place import BackupPlace, verified
 from rljob_cli.run_folder.folder import Identity
 from rljob_core.config import JobConfig
 from rljob_core.errors import BackupDamaged, SpecError
+from rljob_core.messages.limits import LARGEST_MANIFEST
 from rljob_core.ports import Channel, Message
 from rljob_runtime.locations import local_path
 from rljob_runtime.messaging.nats.store import NatsStore
@@ -45,12 +46,15 @@ def identity_in(index: Index) -> Identity:
         BackupDamaged: the index does not describe one.
     """
     try:
-        return Identity(**index.identity)
-    except TypeError as error:
+        found = Identity.of(index.identity)
+    except ValueError as error:
         raise BackupDamaged(
             f"{INDEX} of the backup does not describe a job ({error}): use the release of rljob that wrote it, or "
             "another backup"
         ) from error
+    if (found.namespace, found.name, found.uid) != (index.namespace, index.name, index.uid):
+        raise BackupDamaged(f"{INDEX} of the backup describes two jobs: use another backup")
+    return found
 
 
 async def used_streams(store: NatsStore) -> list[Channel]:
@@ -86,7 +90,7 @@ def _file(index: Index, place: BackupPlace, path: str) -> Iterator[bytes]:
 
 def _restore_weights(index: Index, place: BackupPlace, weights: Transport) -> None:
     for key in sorted(index.weights):
-        manifest = b"".join(_file(index, place, f"weights/{key}/{MANIFEST}"))
+        manifest = _manifest(index, place, f"weights/{key}/{MANIFEST}")
         has_tensors = index.weights[key]
         with weights.writer(key) as version:
             for chunk in _file(index, place, f"weights/{key}/{TENSORS}") if has_tensors else ():
@@ -94,6 +98,14 @@ def _restore_weights(index: Index, place: BackupPlace, weights: Transport) -> No
             version.commit(manifest)
         if not has_tensors:
             weights.delete(key)
+
+
+def _manifest(index: Index, place: BackupPlace, path: str) -> bytes:
+    if (stored := index.files.get(path)) is not None and stored.size > LARGEST_MANIFEST:
+        raise BackupDamaged(
+            f"{path} in the backup has more than {LARGEST_MANIFEST:,} bytes: use another backup"
+        )
+    return b"".join(_file(index, place, path))
 
 
 def _restore_checkpoints(index: Index, place: BackupPlace, checkpoints: Checkpoints) -> None:

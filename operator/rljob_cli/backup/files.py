@@ -16,18 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from pydantic import TypeAdapter, ValidationError
-
 from rljob_cli.backup.copied import Copied
 from rljob_core.errors import SpecError, WeightsRejected
 from rljob_core.job_state.versioned import VersionedState
 from rljob_core.ports import WeightManifest
 from rljob_runtime.storage.objects import PART_BYTES
 from rljob_runtime.training.checkpoint_base import INFO, Checkpoints
+from rljob_runtime.weights.format import parse_manifest
 from rljob_runtime.weights.objects import MANIFEST, TENSORS
 from rljob_runtime.weights.transport import Transport
-
-_MANIFEST: TypeAdapter[WeightManifest] = TypeAdapter(WeightManifest)
 
 
 class Vanished(Exception):
@@ -138,9 +135,9 @@ def _lost_commits(weights: Transport, seen: Seen, state: VersionedState) -> list
     """Keys of versions that were seen and follow the ledger's newest, by their parents; the newest first."""
     following: dict[str, list[WeightManifest]] = {}
     for key in seen.versions - {commit.key for commit in state.chain}:
-        with suppress(WeightsRejected, ValidationError):
+        with suppress(WeightsRejected):
             if (content := weights.manifest(key)) is not None:
-                manifest = _MANIFEST.validate_json(content)
+                manifest = parse_manifest(content, key)
                 following.setdefault(manifest.parent, []).append(manifest)
     found: list[str] = []
     parents = [state.chain[-1].manifest]
@@ -156,8 +153,8 @@ def _copy_chain(weights: Transport, newest: str, copied: Copied) -> None:
         try:
             manifest = weights.manifest(key)
             copied.add(f"weights/{key}/{TENSORS}", _tensors(weights, key))
-            base = _MANIFEST.validate_json(manifest).base if manifest is not None else None
-        except (WeightsRejected, ValidationError) as error:
+            base = parse_manifest(manifest, key).base if manifest is not None else None
+        except WeightsRejected as error:
             raise Vanished(str(error)) from error
         key = base.key if base is not None else None
 

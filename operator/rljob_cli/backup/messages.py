@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rljob_cli.backup.copied import Copied
 from rljob_cli.backup.index import StreamSegment
+from rljob_cli.backup.place import Count
 from rljob_core.errors import BackupDamaged, Fenced, StoreUnavailable
+from rljob_core.messages.limits import LONGEST_NAME
 from rljob_core.ports import MESSAGE_ID, Channel, Message, first_sequence
 from rljob_core.site_border import SOURCE
 from rljob_runtime.messaging.nats.store import NatsStore
@@ -27,6 +31,22 @@ _SILENCE_SECONDS = 5.0
 _AT_ONCE = 128
 _SEGMENT_BYTES = 64 << 20
 _GAP = "gap"
+_MOST_GAPS = 1 << 22
+"""Deleted messages between those of a stream: more than any job has of the few steps that are under way at once."""
+
+
+class _Line(BaseModel):
+    """A message in a file: nothing of it can end a line of NATS' protocol, or is an instruction to the server."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    sequence: Annotated[Count, Field(ge=1)]
+    suffix: Annotated[str, Field(max_length=LONGEST_NAME, pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")]
+    headers: dict[
+        Annotated[str, Field(pattern=rf"^({MESSAGE_ID}|Rljob-[A-Za-z-]{{1,64}})$")],
+        Annotated[str, Field(pattern=r"^[ -~]*$")],
+    ]
+    data: str
 
 
 async def stored_messages(
@@ -69,19 +89,24 @@ async def _next(batches: AsyncIterator[Sequence[Message]]) -> Sequence[Message]:
 
 
 def encoded(messages: Iterable[Message]) -> Iterator[bytes]:
-    """Yield a file with messages, in pieces."""
+    """Yield a file with messages, in pieces; without those that `decoded` would refuse."""
     packer = zlib.compressobj(_LEVEL, wbits=_GZIP)
     for message in messages:
-        line = {
-            "sequence": message.sequence,
-            "suffix": message.suffix,
-            # A server that starts takes what has this one for what a source has sent.
-            "headers": {name: value for name, value in message.headers.items() if name != SOURCE},
-            "data": base64.b64encode(message.data).decode(),
-        }
-        if piece := packer.compress(json.dumps(line, separators=(",", ":")).encode() + b"\n"):
+        line = _line(message)
+        if line is not None and (piece := packer.compress(line.model_dump_json().encode() + b"\n")):
             yield piece
     yield packer.flush()
+
+
+def _line(message: Message) -> _Line | None:
+    """A message as a line; None if no role of ours has written it, but a worker that is not what it should be."""
+    # A server that starts takes what has the header `SOURCE` for what a source has sent.
+    headers = {name: value for name, value in message.headers.items() if name != SOURCE}
+    data = base64.b64encode(message.data).decode()
+    try:
+        return _Line(sequence=message.sequence, suffix=message.suffix, headers=headers, data=data)
+    except ValidationError:
+        return None
 
 
 def decoded(pieces: Iterable[bytes], path: str) -> Iterator[Message]:
@@ -96,11 +121,12 @@ def decoded(pieces: Iterable[bytes], path: str) -> Iterator[Message]:
     """
     try:
         for line in _lines(pieces):
-            content = json.loads(line)
-            data = base64.b64decode(content["data"], validate=True)
-            yield Message(content["sequence"], content["suffix"], data, content["headers"], len(data))
-    except (ValueError, LookupError, TypeError, zlib.error) as error:
-        raise BackupDamaged(f"{path} in the backup cannot be read ({error}): use another backup") from error
+            content = _Line.model_validate_json(line)
+            data = base64.b64decode(content.data, validate=True)
+            yield Message(content.sequence, content.suffix, data, content.headers, len(data))
+    except (ValueError, zlib.error) as error:
+        reason = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else error
+        raise BackupDamaged(f"{path} in the backup cannot be read ({reason}): use another backup") from error
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -215,6 +241,11 @@ class _Filler:
         if self._empty and sequence > self._next:
             await self._store.begin_at(self._channel, sequence)
             self._next = sequence
+        if sequence - self._next + len(self._gaps) > _MOST_GAPS:
+            raise BackupDamaged(
+                f"the stream {self._channel} of the backup lacks more than {_MOST_GAPS:,} messages before number "
+                f"{sequence:,}: use another backup"
+            )
         while self._next < sequence:
             self._gaps.append(self._next)
             await self._put(Message(self._next, _GAP, b""))

@@ -9,17 +9,22 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Annotated, Any, Protocol
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from rljob_core.errors import BackupDamaged, SpecError
+from rljob_core.messages.limits import LARGEST_NUMBER
 from rljob_runtime.locations import local_path
 from rljob_runtime.process.fsync import create_folder, sync_folder
 from rljob_runtime.storage import folders, objects
 from rljob_runtime.storage.objects import PART_BYTES, is_object_store, object_store
+from rljob_runtime.storage.plain_files import NotPlain, open_plain
 
 _WRITING = ".writing"
+
+Count = Annotated[int, Field(strict=True, ge=0, le=LARGEST_NUMBER)]
+"""A number of bytes or messages, or a message's sequence."""
 
 
 class StoredFile(BaseModel):
@@ -27,8 +32,8 @@ class StoredFile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    size: int
-    sha256: str
+    size: Count
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class BackupPlace(Protocol):
@@ -85,6 +90,8 @@ def verified(place: BackupPlace, path: str, expected: StoredFile) -> Iterator[by
     for chunk in place.read(path):
         digest.update(chunk)
         size += len(chunk)
+        if size > expected.size:
+            break
         yield chunk
     if (size, digest.hexdigest()) != (expected.size, expected.sha256):
         raise BackupDamaged(
@@ -163,9 +170,11 @@ class FolderPlace:
         source = self._root / path
         try:
             with folders.reading(source):
-                file = source.open("rb")
+                file = open_plain(source, within=self._root)
             with file:
                 yield from _parts(file, partial(folders.reading, source))
+        except NotPlain as error:
+            raise BackupDamaged(f"{error}: use another backup") from error
         except FileNotFoundError as error:
             raise BackupDamaged(f"{source} is missing: use another backup") from error
 

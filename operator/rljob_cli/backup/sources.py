@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -91,8 +90,8 @@ async def _take(
 
 
 def _reports(folder: RunFolder, *, over: bool) -> RunReports:
-    identity = json.loads(folder.job.read_text(encoding="utf-8"))
-    summary = (
-        json.loads(folder.summary.read_text(encoding="utf-8")) if over and folder.summary.is_file() else None
-    )
-    return RunReports(identity, summary, folder.earlier_engines())
+    identity = folder.identity()
+    if identity is None:
+        raise SpecError(str(folder.path), "is no output folder any more: its job.json was removed")
+    summary = folder.earlier_summary() or None if over else None
+    return RunReports(asdict(identity), summary, folder.earlier_engines())

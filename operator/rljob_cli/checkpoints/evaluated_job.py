@@ -78,7 +78,8 @@ def _job(path: Path, *, given: bool) -> RLJob | None:
             raise SpecError("--job", f"{path} is neither a manifest nor the folder of a run")
         return None
     allow_modules_in(Path(identity.origin or "."))
-    return identity.with_downloads(stored_job(identity))
+    job = stored_job(identity)
+    return job_with_paths(job, download(job.spec, identity.downloads))
 
 
 def _plain(model: Path) -> RLJob:

@@ -11,10 +11,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from rljob_cli.compare.curve import CurvePoint, Measure, curve, prices_of, totals
-from rljob_cli.run_folder.folder import RunFolder
+from rljob_cli.run_folder.folder import LARGEST_FILE, RunFolder
 from rljob_core.errors import SpecError
 from rljob_core.messages import STEP_METRICS, StepMetrics
 from rljob_core.spec import RLJob
+from rljob_runtime.storage.plain_files import read_plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +73,12 @@ def read_run(path: Path) -> ComparedRun:
 def _manifest(folder: RunFolder) -> tuple[dict[str, Any], str, list[str]]:
     """The manifest, the identity of the model, and what is wrong with them."""
     try:
-        content = json.loads(folder.job.read_text(encoding="utf-8"))
+        content = json.loads(read_plain(folder.job, limit=LARGEST_FILE))
         stored, model = content["manifest"], str(content.get("model", ""))
         stored["spec"]["rollout"]["pools"]
     except FileNotFoundError:
         return {}, "", ["job.json is missing: its manifest is not compared"]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         return (
             {},
             "",

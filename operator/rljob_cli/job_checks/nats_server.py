@@ -55,8 +55,13 @@ def _check_answers(urls: str) -> None:
     """One of the servers at these URLs, which commas separate, answers: of a cluster, the others may be away."""
     silent = []
     for url in urls.split(","):
-        parsed = urlparse(url)
-        host, port = parsed.hostname or "localhost", parsed.port or _NATS_PORT
+        try:
+            parsed = urlparse(url)
+            host, port = parsed.hostname or "localhost", parsed.port or _NATS_PORT
+        except ValueError as error:
+            raise SpecError(
+                "spec.nats.url", f"{url[:100]!r} is no URL ({error}): write nats://HOST:PORT"
+            ) from error
         try:
             with socket.create_connection((host, port), timeout=3) as connection:
                 # At tls:// the server may wait for the handshake.

@@ -9,9 +9,13 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.nodes import Node
+from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
 from rljob_core.errors import SpecError
+
+_LARGEST_FILE = 4 << 20
+_MOST_NODES = 200_000
+_LONGEST_INTEGER = 64
 
 Document = tuple[Node | None, Any]
 """The nodes of a YAML document, which have line numbers, and its content."""
@@ -61,7 +65,8 @@ def parse(text: str, source: str) -> list[Document]:
     """
     # Pure Python, because only that reader is YAML 1.2, where 1e-4 is a number and `no` is a word.
     try:
-        nodes = YAML(typ="safe", pure=True).compose_all(text)
+        nodes = list(YAML(typ="safe", pure=True).compose_all(text))
+        _check_size(nodes, source)
         return list(zip(nodes, YAML(typ="safe", pure=True).load_all(text), strict=True))
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -69,20 +74,78 @@ def parse(text: str, source: str) -> list[Document]:
         raise SpecError(source, place + _problem(error)) from error
     except YAMLError as error:  # characters that YAML does not know
         raise SpecError(source, f"not YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise SpecError(source, "nested too deeply: no field of an RLJob is") from error
+    except (
+        ValueError,
+        TypeError,
+        OverflowError,
+        AttributeError,
+    ) as error:  # of a date or a number that is none
+        raise SpecError(
+            source, f"not YAML: a value cannot be read ({' '.join(str(error).split())})"
+        ) from error
+
+
+def _check_size(nodes: Sequence[Node | None], source: str) -> None:
+    """Check what aliases (`*name`) expand to: a page of them may stand for billions of values, or for one without end.
+
+    Raises:
+        SpecError: it is more than a manifest has.
+    """
+    sizes = dict[int, int]()
+
+    def size(node: Any) -> int:
+        if (known := sizes.get(id(node))) is not None:
+            return known
+        sizes[id(node)] = _MOST_NODES + 1  # while it is inside of itself
+        match node:
+            case MappingNode():
+                found = 1 + sum(size(key) + size(value) for key, value in node.value)
+            case SequenceNode():
+                found = 1 + sum(map(size, node.value))
+            case _:
+                found = 1
+        sizes[id(node)] = found
+        return found
+
+    if sum(map(size, nodes)) > _MOST_NODES:
+        raise SpecError(
+            source, f"stands for more than {_MOST_NODES:,} values, aliases (*name) written out: shorten it"
+        )
 
 
 def as_json(content: Any) -> Any:
-    """Convert integral floats such as 4.0 and 1e6 to integers, as kubectl does: JSON has only one number type."""
-    if isinstance(content, dict):
-        return {key: as_json(value) for key, value in content.items()}
-    if isinstance(content, list):
-        return [as_json(item) for item in content]
-    return int(content) if isinstance(content, float) and content.is_integer() else content
+    """Convert what YAML has and JSON lacks, as kubectl does.
+
+    Integral floats such as 4.0 and 1e6 become integers, because JSON has only one number type; keys, dates, and what a
+    tag such as `!!set` makes become text.
+    """
+    match content:
+        case dict():
+            return {
+                key if isinstance(key, str) else str(key): as_json(value) for key, value in content.items()
+            }
+        case list():
+            return [as_json(item) for item in content]
+        case float() if content.is_integer():
+            return int(content)
+        case int() if content.bit_length() > _LONGEST_INTEGER:
+            return f"a number of {content.bit_length():,} bits"  # which no field takes
+        case None | bool() | int() | float() | str():
+            return content
+    return str(content)
 
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        with file.open("rb") as opened:
+            content = opened.read(_LARGEST_FILE + 1)
+        if len(content) > _LARGEST_FILE:
+            raise SpecError(
+                str(file), f"has more than {_LARGEST_FILE:,} bytes, more than an API server takes: shorten it"
+            )
+        return content.decode("utf-8")
     except FileNotFoundError as error:
         raise SpecError(str(file), "there is no such file: give the path of an RLJob's YAML file") from error
     except UnicodeDecodeError as error:

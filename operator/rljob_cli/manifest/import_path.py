@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
+
+from rljob_runtime.process.import_path import find_modules_in
 
 
 def allow_modules_beside(file: Path) -> str:
-    """Let reward functions be imported from the manifest's folder; that folder, for PYTHONPATH."""
+    """Let reward functions be imported from the manifest's folder; returns it."""
     return allow_modules_in(file.resolve().parent)
 
 
 def allow_modules_in(path: Path) -> str:
-    """Let reward functions be imported from a folder; that folder, for PYTHONPATH."""
+    """Let reward functions be imported from a folder, after installed packages; returns it."""
     folder = str(path)
-    if folder not in sys.path:
-        sys.path.append(folder)
-    return os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH", "")]))
+    find_modules_in([folder])
+    return folder

@@ -125,12 +125,12 @@ def run(
         given, described = load_job_and_links(file, overrides)
         emulated = links_of(link, given, described)
         links = emulated.links
-        python_path = allow_modules_beside(file)
+        modules = allow_modules_beside(file)
         folder = RunFolder(output if output is not None else Path("runs") / given.metadata.name)
         begun.job, begun.folder = given.metadata.name, folder
         if from_version is not None:
             begun.flags = ["--from-version", str(from_version)]
-        variables = {"PYTHONPATH": python_path}
+        variables = {worker_protocol.MODULES: modules}
         if record:
             variables[worker_protocol.DECISIONS] = str(folder.decisions)
         if metrics:

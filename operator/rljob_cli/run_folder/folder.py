@@ -22,23 +22,50 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from rljob_core import worker_protocol
+from rljob_core.advice import dotted, location
 from rljob_core.errors import SpecError
 from rljob_core.remote_uri import job_with_paths
-from rljob_core.spec import RLJob, SiteLinkSpec
+from rljob_core.spec import JobName, RLJob, SiteLinkSpec
+from rljob_core.spec.base import Namespace
 from rljob_operator.children import storage
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.local.replace_text import replace_text
 from rljob_runtime.process.fsync import create_folder
+from rljob_runtime.storage.plain_files import read_plain
 
-FORMAT = 1
+FORMAT: Literal[1] = 1
 """Of a run's folder; `job.json` says it. Raised with any change that another release would misread."""
+LARGEST_FILE = 64 << 20
+"""Bytes of a JSON file in a run's folder at most."""
+
+Uid = Annotated[str, Field(pattern="^[A-Za-z0-9-]{1,64}$")]
+"""UID of a job: part of the names of its streams."""
+_REVISION = re.compile("[A-Za-z0-9]{1,64}")
+
+
+def _downloads(found: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    for one in found.values():
+        if one.keys() != {"uri", "revision", "path"}:
+            raise ValueError("a download has uri, revision and path")
+        if _REVISION.fullmatch(one["revision"]) is None:  # it is a folder of the cache
+            raise ValueError(f"{one['revision'][:100]!r} is no revision of a download")
+    return found
+
+
+def _links(found: dict[str, Any]) -> dict[str, Any]:
+    for link in found.values():
+        SiteLinkSpec.model_validate(link, by_alias=True)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +86,13 @@ class Identity:
         viewer: path of a viewer's NATS credentials, if the folder mirrors a job on a cluster (`rljob_cli.kubectl`).
         mirrors: whether it does: its storage is elsewhere.
         downloads: `revision` and `path` of what was downloaded, by the URI in the manifest: the revision stays the one
-            with which the job began.
+            with which the job began; no path after a restore, until a run has downloaded it again.
         format: of the folder.
     """
 
-    name: str
-    namespace: str
-    uid: str
+    name: JobName
+    namespace: Namespace
+    uid: Uid
     model: str
     nats_url: str
     manifest: dict[str, Any]
@@ -73,12 +100,31 @@ class Identity:
     given: dict[str, Any] = field(default_factory=dict)
     patches: list[str] = field(default_factory=list)
     origin: str = ""
-    links: dict[str, Any] = field(default_factory=dict)
+    links: Annotated[dict[str, Any], AfterValidator(_links)] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     viewer: str = ""
     mirrors: bool = False
-    downloads: dict[str, dict[str, str]] = field(default_factory=dict)
-    format: int = FORMAT
+    downloads: Annotated[dict[str, dict[str, str]], AfterValidator(_downloads)] = field(default_factory=dict)
+    format: Literal[1] = FORMAT
+
+    __pydantic_config__ = ConfigDict(strict=True, extra="forbid")
+
+    @classmethod
+    def of(cls, content: Any) -> Identity:
+        """What `job.json` says.
+
+        Args:
+            content: of the file, parsed.
+
+        Raises:
+            ValueError: it is no such content; the message names its first fault.
+        """
+        try:
+            return _IDENTITY.validate_json(json.dumps(content))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = f"{dotted(location(first))}: " if first["loc"] else ""
+            raise ValueError(f"{place}{first['msg']}") from error
 
     @property
     def site_links(self) -> dict[str, SiteLinkSpec]:
@@ -92,8 +138,11 @@ class Identity:
         return self.with_downloads(job)
 
     def with_downloads(self, job: RLJob) -> RLJob:
-        """The job with paths in place of the URIs of what was downloaded."""
-        return job_with_paths(job, self.downloads)
+        """The job with paths in place of the URIs of what was downloaded to this machine."""
+        return job_with_paths(job, {name: one for name, one in self.downloads.items() if one["path"]})
+
+
+_IDENTITY = TypeAdapter(Identity)
 
 
 class RunFolder:
@@ -154,9 +203,10 @@ class RunFolder:
 
     def checkpoints_uri(self, identity: Identity) -> str:
         """Where the checkpoints of a run are."""
-        trainer = identity.manifest.get("spec", {}).get("trainer") or {}
-        uri: str | None = (trainer.get("checkpoint") or {}).get("uri")
-        return (uri or str(self.checkpoints)).rstrip("/")
+        found: Any = identity.manifest
+        for name in ("spec", "trainer", "checkpoint", "uri"):  # it may be damaged
+            found = found.get(name) if isinstance(found, dict) else None
+        return (found if isinstance(found, str) and found else str(self.checkpoints)).rstrip("/")
 
     @property
     def metrics_variables(self) -> dict[str, str]:
@@ -173,17 +223,17 @@ class RunFolder:
             SpecError: `job.json` cannot be read, or is of another format.
         """
         try:
-            content = json.loads(self.job.read_text(encoding="utf-8"))
+            content = _json_in(self.job)
             if isinstance(content, dict) and (written := content.get("format")) != FORMAT:
                 raise SpecError(
                     str(self.job),
                     f"is of format {written}, and this release of rljob reads {FORMAT}: use the release that wrote it, "
                     "or name another folder",
                 )
-            return Identity(**content)
+            return Identity.of(content)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise SpecError(
                 str(self.job), f"cannot be read ({error}): put a backup of it there, or name another folder"
             ) from error
@@ -191,16 +241,16 @@ class RunFolder:
     def earlier_summary(self) -> dict[str, Any]:
         """The `summary.json` of an earlier run of this job; empty if there is none or it is damaged."""
         try:
-            found = json.loads(self.summary.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
+            found = _json_in(self.summary)
+        except (FileNotFoundError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 
     def earlier_engines(self) -> list[Any] | None:
         """The heartbeats in `engines.json`; None if there are none or they are damaged: a run writes them again."""
         try:
-            found = json.loads(self.engines.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
+            found = _json_in(self.engines)
+        except (FileNotFoundError, ValueError, RecursionError):
             return None
         return found if isinstance(found, list) else None
 
@@ -266,3 +316,7 @@ class RunFolder:
         except BlockingIOError:
             return True
         return False
+
+
+def _json_in(file: Path) -> Any:
+    return json.loads(read_plain(file, limit=LARGEST_FILE))

@@ -13,6 +13,8 @@ from rljob_operator.cluster.port import Manifest
 
 SOCKET = f"{names.SCORING_FOLDER}/socket"
 _SHARED = "scoring"
+_MEMORY, _TEMPORARY = "1Gi", "8Gi"
+"""Sizes of the container's `/dev/shm` and `/tmp`: functions fill neither the node's memory nor its disk."""
 #: Fields of the container `worker` in the operator's template that hold for this container, too.
 _OF_ANY_WORKER = ("image", "imagePullPolicy", "resources", "securityContext")
 
@@ -32,14 +34,15 @@ def add_scoring_container(template: Manifest) -> Manifest:
     scorer: Manifest = {
         "name": worker_protocol.SCORER,
         "image": worker["image"],
-        "command": ["python", "-m", worker_protocol.SCORING_MODULE, SOCKET],
+        "command": ["python", "-P", "-s", "-m", worker_protocol.SCORING_MODULE, SOCKET],
         "volumeMounts": [
             shared,
             {"name": "scoring-memory", "mountPath": "/dev/shm"},  # noqa: S108 the container's own
             {"name": "scoring-temporary", "mountPath": "/tmp"},  # noqa: S108
         ],
         "livenessProbe": {
-            "exec": {"command": ["python", "-m", worker_protocol.SCORING_PROBE, SOCKET]},
+            # Isolated: no folder that functions may write to is imported from.
+            "exec": {"command": ["python", "-I", "-m", worker_protocol.SCORING_PROBE, SOCKET]},
             "periodSeconds": 30,
             "timeoutSeconds": 15,
             "failureThreshold": 4,
@@ -50,8 +53,8 @@ def add_scoring_container(template: Manifest) -> Manifest:
     volumes = [
         *spec["volumes"],
         {"name": _SHARED, "emptyDir": {"sizeLimit": "1Mi"}},
-        {"name": "scoring-memory", "emptyDir": {"medium": "Memory"}},
-        {"name": "scoring-temporary", "emptyDir": {}},
+        {"name": "scoring-memory", "emptyDir": {"medium": "Memory", "sizeLimit": _MEMORY}},
+        {"name": "scoring-temporary", "emptyDir": {"sizeLimit": _TEMPORARY}},
     ]
     # Links to Services would tell the container where the namespace's servers are.
     links = {"enableServiceLinks": False}

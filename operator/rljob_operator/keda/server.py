@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from rljob_operator.decisions.wanted_engines import NotDecided, NotYetRead
 from rljob_operator.keda import protocol
@@ -97,7 +98,7 @@ class ExternalScaler:
         return protocol.GetMetricSpecResponse(metricSpecs=[spec])
 
     async def _metrics(self, request: Any, context: Any) -> Any:
-        wanted = await self._asked(request.scaledObjectRef, context)
+        wanted = await self._asked(request and request.scaledObjectRef, context)
         value = protocol.MetricValue(
             metricName=request.metricName, metricValue=wanted, metricValueFloat=wanted
         )
@@ -105,6 +106,8 @@ class ExternalScaler:
 
     async def _asked(self, reference: Any, context: Any) -> int:
         """The number for a ScaledObject, whose pool is in its own namespace; ends the call if there is none."""
+        if reference is None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is no message of KEDA's")
         name = reference.scalerMetadata.get("rolloutPool") or reference.name
         try:
             return self._wanted(reference.namespace, name)
@@ -118,4 +121,11 @@ class ExternalScaler:
 
 def _codec(request: Any) -> tuple[Any, Any]:
     """How a request is read, and an answer written."""
-    return request.FromString, lambda answer: answer.SerializeToString()
+
+    def read(content: bytes) -> Any:
+        try:
+            return request.FromString(content)
+        except DecodeError:
+            return None  # what is raised here, gRPC logs with its traceback, for each call
+
+    return read, lambda answer: answer.SerializeToString()

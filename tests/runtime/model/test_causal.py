@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from rljob_contract.tiny_models import tiny_model
+from rljob_core.errors import SpecError
 from rljob_runtime.model.causal import empty_model, load_model
 
 THREADS, LOADS = 4, 8
@@ -41,3 +42,10 @@ def test_threads_that_load_at_once_keep_embeddings_tied(others: Any, tmp_path: P
         assert PreTrainedModel.tie_weights is tie
     finally:
         PreTrainedModel.tie_weights = tie  # of no other test
+
+
+def test_a_pickle_is_not_loaded(tmp_path: Path) -> None:
+    path = tiny_model(tmp_path / "model")
+    (path / "model.safetensors").rename(path / "pytorch_model.bin")
+    with pytest.raises(SpecError, match=r"holds no safetensors files, but pytorch_model\.bin, a pickle"):
+        load(path)

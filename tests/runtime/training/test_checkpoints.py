@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from full_disk import files_of_at_most
+from pydantic import ValidationError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rljob_contract.samples import job_config, random_samples
@@ -20,6 +21,7 @@ from rljob_core.errors import SpecError, StorageRefused
 from rljob_core.messages import Retention
 from rljob_runtime.model.identity import model_identity
 from rljob_runtime.model.tokenizer import Tokenizer
+from rljob_runtime.training.checkpoint_base import CheckpointInfo
 from rljob_runtime.training.checkpoints import CheckpointStore
 from rljob_runtime.training.registry import create_backend
 
@@ -254,3 +256,10 @@ def test_what_is_no_checkpoint_is_named(store: CheckpointStore, root: Path) -> N
     (root / key / "checkpoint.json").write_text("{")
     with pytest.raises(SpecError, match="damaged"):
         store.info(key)
+
+
+@pytest.mark.parametrize("name", ["../evil.pth", "/etc/evil", "ranks/../../evil", ""])
+def test_a_checkpoint_names_no_file_outside_of_its_folder(name: str) -> None:
+    files = {name: {"size": 1, "digest": ""}}
+    with pytest.raises(ValidationError, match="is not the name of a checkpoint's file"):
+        CheckpointInfo.model_validate({"version": 1, "attempt": 1, "model": "m", "files": files})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from rljob_core.errors import SpecError, StorageRefused, StoreUnavailable, Weigh
 from rljob_core.ports import WeightManifest
 from rljob_runtime.weights import files as weights_files
 from rljob_runtime.weights.create import open_store
-from rljob_runtime.weights.format import signed
+from rljob_runtime.weights.format import parse_manifest, signed
 from rljob_runtime.weights.store import StoredWeights
 
 TENSORS = {
@@ -192,7 +193,7 @@ def test_a_manifest_beyond_its_limit_is_not_read(store: StoredWeights, root: Pat
     write(store, 1)
     with (root / "v1-a" / "manifest.json").open("r+b") as file:
         file.truncate(10 << 30)
-    with pytest.raises(WeightsRejected, match="the manifest of v1-a has more than"):
+    with pytest.raises(WeightsRejected, match=r"v1-a cannot be used: .* has more than"):
         store.manifest("v1-a")
 
 
@@ -203,3 +204,12 @@ def test_a_header_that_cannot_be_is_refused(store: StoredWeights, root: Path, te
     tensors.write_bytes(len(text).to_bytes(8, "little") + text + bytes(1000))
     with pytest.raises(WeightsRejected, match="not a safetensors file"):
         list(store.read(manifest))
+
+
+@pytest.mark.parametrize("key", ["../../v1-a", "/etc", "v1.*", ""])
+def test_a_manifest_names_nothing_outside_of_the_weights(key: str) -> None:
+    manifest = {"key": "v2-a", "version": 2, "parent": "", "tensors": [], "proposal": None, "digest": ""}
+    base = {"key": key, "digest": "", "depth": 0}
+    for changed in ({"key": key}, {"base": base}):
+        with pytest.raises(WeightsRejected, match="is not the key of a version"):
+            parse_manifest(json.dumps(manifest | changed).encode(), "v2-a")

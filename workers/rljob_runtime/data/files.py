@@ -68,7 +68,12 @@ def data_files(file: str, *, kind: str, path: str) -> list[Path]:
     source = Path(file.removeprefix("file://"))
     found = [source]
     if source.is_dir():
-        found = sorted(one for one in source.rglob("*") if one.suffix in _ENDINGS[kind] and one.is_file())
+        try:
+            found = sorted(one for one in source.rglob("*") if one.suffix in _ENDINGS[kind] and one.is_file())
+        except OSError as error:
+            raise SpecError(
+                f"{path}.dataset", f"{error.filename} cannot be read: {error.strerror}"
+            ) from error
         if not found:
             raise SpecError(f"{path}.dataset", f"{source} holds no file that ends in .{kind}")
     for one in found:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import jinja2
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_core.spec import DataSpec, EvaluationDataSpec
 from rljob_runtime.locations import local_path
+from rljob_runtime.model.templates import LimitedTemplate, prompt_environment
 from rljob_runtime.model.tokenizer import Tokenizer
 
 _RENDERED = frozenset({"messages", "add_generation_prompt", "continue_final_message"})
@@ -46,7 +46,8 @@ class PromptSource:
     def __init__(self, data: DataSpec, *, model_uri: str, path: str = "spec.data") -> None:
         self.path = path
         self.items = open_items(data, path)
-        self._template = _compile(data.prompt_template)
+        template = data.prompt_template
+        self._template = None if template is None else LimitedTemplate(prompt_environment, template)
         self._tokenizer: Tokenizer | None = None
         if self._template is None:
             self._tokenizer = chat_tokenizer(local_path(model_uri, field="spec.model.uri"), data)
@@ -73,6 +74,8 @@ class PromptSource:
             raise SpecError(
                 "spec.data.promptTemplate", f"{error.message}; the item at index {index} has {_names(item)}"
             ) from error
+        except jinja2.TemplateSyntaxError as error:
+            raise SpecError("spec.data.promptTemplate", f"line {error.lineno}: {error.message}") from error
         except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError) as error:
             raise SpecError("spec.data.promptTemplate", f"item {index} does not render: {error}") from error
 
@@ -148,16 +151,6 @@ def open_items(data: DataSpec, path: str) -> ItemSource:
     from rljob_runtime.data.files import FileSource
 
     return FileSource(data.dataset, kind=data.source, options=data.options, seed=data.seed, path=path)
-
-
-def _compile(template: str | None) -> jinja2.Template | None:
-    if template is None:
-        return None
-    environment = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined, autoescape=False)
-    try:
-        return environment.from_string(template)
-    except jinja2.TemplateSyntaxError as error:
-        raise SpecError("spec.data.promptTemplate", f"line {error.lineno}: {error.message}") from error
 
 
 def _messages(item: Mapping[str, Any], *, path: str) -> list[dict[str, Any]]:

@@ -24,7 +24,9 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.logging import disable_progress_bar
 
 from rljob_core.errors import SpecError
+from rljob_runtime.model.folder_files import check_inside, without_safetensors
 from rljob_runtime.model.identity import check_weights, tied_names
+from rljob_runtime.model.settings import read_settings, weight_files
 
 #: Model types for which transformers before 5.23 applies the soft cap of attention scores in eager attention only.
 _EAGER = ("gemma2",)
@@ -40,8 +42,10 @@ def load_model(path: Path, *, dtype: torch.dtype, device: torch.device) -> Any:
         SpecError: the folder holds no causal language model.
     """
     with _of_folder(path) as chosen:
+        if not weight_files(path):
+            raise without_safetensors(path)
         model = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, local_files_only=True, trust_remote_code=False, **chosen
+            path, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True, **chosen
         )
     return model.to(device).eval()
 
@@ -66,6 +70,11 @@ def _of_folder(path: Path) -> Iterator[dict[str, str]]:
     """Yield the arguments to load a folder's model with, and turn errors of loading into SpecError."""
     if not (path / "config.json").is_file():
         raise SpecError("spec.model.uri", f"{path} holds no config.json: name a model's folder")
+    check_inside(path)
+    if "/" in str(read_settings(path / "config.json").get("transformers_weights") or ""):
+        raise SpecError(
+            "spec.model.uri", f"{path / 'config.json'} names weights elsewhere (transformers_weights)"
+        )
     disable_progress_bar()  # it would be in the middle of a role's log
     try:
         with _LOADING:

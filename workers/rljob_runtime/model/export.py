@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rljob_core.errors import SpecError, WeightsRejected
+from rljob_runtime.model.folder_files import check_inside, files_taken_over
 from rljob_runtime.model.settings import read_settings, weight_files
 from rljob_runtime.model.tensor_files import layout_of, read_model, write_model
 from rljob_runtime.process.fsync import sync_folder, sync_tree
@@ -22,9 +23,6 @@ ADAPTER_SETTINGS = "adapter_config.json"
 WeightDtype = Literal["float32", "bfloat16", "float16"]
 
 _PREFIX = "base_model.model."
-_OURS = ("checkpoint.json", "optimizer-")
-"""First parts of the names of files that only rljob reads."""
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".index.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +94,7 @@ def weights_of(checkpoint: Path, base: Path | None = None) -> Iterator[tuple[str
 def _adapters(checkpoint: Path) -> Iterator[tuple[str, Any]]:
     from safetensors import SafetensorError, safe_open
 
+    check_inside(checkpoint)
     files = sorted(checkpoint.glob("adapter_model*.safetensors"))
     if not files:
         raise SpecError(
@@ -156,15 +155,9 @@ def _cast(tensors: Iterator[tuple[str, Any]], dtype: WeightDtype | None) -> Iter
 
 
 def _copy_settings(source: Path, target: Path) -> None:
-    """Copy what is neither weights nor ours and not there yet: configuration, tokenizer, licence."""
-    for path in source.iterdir():
-        ours = path.name.startswith(_OURS) or path.name == ADAPTER_SETTINGS
-        if (
-            path.is_file()
-            and not ours
-            and not path.name.endswith(_WEIGHTS)
-            and not (target / path.name).exists()
-        ):
+    """Copy what is not there yet: configuration, tokenizer, licence."""
+    for path in files_taken_over(source):
+        if not (target / path.name).exists():
             shutil.copyfile(path, target / path.name)
 
 

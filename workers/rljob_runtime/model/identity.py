@@ -12,6 +12,7 @@ from typing import Any
 import xxhash
 
 from rljob_core.errors import WeightsRejected
+from rljob_runtime.model.folder_files import check_inside
 
 #: Entries of config.json that say how it was saved rather than what the model is.
 _INCIDENTAL = ("_name_or_path", "dtype", "torch_dtype", "transformers_version")
@@ -107,13 +108,14 @@ def model_identity(folder: Path) -> str:
 
     It tells models of the same architecture apart without reading all of a large one.
     """
+    check_inside(folder)
     digest = xxhash.xxh3_128()
     config: dict[str, Any] = {}
     with suppress(OSError, ValueError):
         config = json.loads((folder / "config.json").read_bytes())
     kept = {name: value for name, value in config.items() if name not in _INCIDENTAL}
     digest.update(json.dumps(kept, sort_keys=True).encode())
-    for path in sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin")):
+    for path in sorted(folder.glob("*.safetensors")):
         size = path.stat().st_size
         digest.update(f"{path.name}:{size}".encode())
         with path.open("rb") as file:

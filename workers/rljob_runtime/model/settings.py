@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from rljob_core.errors import SpecError
+from rljob_runtime.model.folder_files import check_inside
+from rljob_runtime.storage.plain_files import read_plain
 
 #: Positions of a model whose settings give no limit.
 _UNBOUNDED = 1 << 20
+_LARGEST_SETTINGS = 512 << 20
+"""Bytes of a JSON file of a model; the tokenizer of a large vocabulary has 30 MB."""
+_LARGEST_HEADER = 100_000_000
+"""Bytes of the header of a safetensors file, as the library has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,7 @@ def model_settings(folder: Path) -> ModelSettings:
     Raises:
         SpecError: its `config.json` is missing, cannot be read, or lacks a size.
     """
+    check_inside(folder)
     whole = read_settings(folder / "config.json")
     # A model of several modalities has separate settings for the part that writes text.
     text = whole.get("text_config")
@@ -113,6 +120,7 @@ def weight_files(folder: Path) -> list[Path]:
     Raises:
         SpecError: the index cannot be read, or names a file that is missing.
     """
+    check_inside(folder)
     whole = folder / "model.safetensors"
     if whole.is_file():
         return [whole]
@@ -122,6 +130,10 @@ def weight_files(folder: Path) -> list[Path]:
     named = read_settings(index).get("weight_map")
     if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
         raise _wrong(f"{index} holds no weight_map from tensors to files")
+    if outside := [name for name in named.values() if "/" in name or not name.endswith(".safetensors")]:
+        raise _wrong(
+            f"{index} names {outside[0]!r}, which is no safetensors file of the folder: put the file there"
+        )
     files = sorted({folder / name for name in named.values()})
     missing = [file.name for file in files if not file.is_file()]
     if missing:
@@ -141,11 +153,14 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     for file in weight_files(folder):
         try:
             with file.open("rb") as stream:
-                header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+                length = int.from_bytes(stream.read(8), "little")
+                if length > _LARGEST_HEADER:
+                    raise ValueError(f"its header has {length:,} bytes")
+                header = json.loads(stream.read(length))
             shapes.update(
                 (name, tuple(entry["shape"])) for name, entry in header.items() if name != "__metadata__"
             )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise _wrong(f"{file} cannot be read: {error}") from error
     return shapes
 
@@ -179,10 +194,10 @@ def read_settings(file: Path) -> Mapping[str, Any]:
         SpecError: the file is missing, cannot be read, or holds something else.
     """
     try:
-        value = json.loads(file.read_bytes())
+        value = json.loads(read_plain(file, limit=_LARGEST_SETTINGS))
     except FileNotFoundError as error:
         raise _wrong(f"{file.parent} holds no Hugging Face model: {file.name} is missing") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _wrong(f"{file} cannot be read: {error}") from error
     if not isinstance(value, dict):
         raise _wrong(f"{file} holds no settings")

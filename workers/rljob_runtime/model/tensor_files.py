@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rljob_core.errors import SpecError
+from rljob_runtime.model.folder_files import without_safetensors
 from rljob_runtime.model.settings import weight_files
 from rljob_runtime.model.tensor_bytes import Bytes, bytes_of, code_of, size_of
 
@@ -161,7 +161,7 @@ def read_model(folder: Path) -> Iterator[tuple[str, Any]]:
 
     paths = weight_files(folder)
     if not paths:
-        raise SpecError("spec.model.uri", f"{folder} holds no safetensors files: save the model with them")
+        raise without_safetensors(folder)
     for path in paths:
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118  a method, not a mapping's

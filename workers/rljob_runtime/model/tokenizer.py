@@ -10,21 +10,17 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as FastTokenizer
 
 from rljob_core.errors import SpecError
-from rljob_core.words import error_in_words
+from rljob_runtime.model.folder_files import check_inside
+from rljob_runtime.model.templates import LimitedTemplate, chat_environment
 
 _ASSISTANT = f"\ue000{secrets.token_hex(16)}\ue001"
 """Stands for what the model said, which is never rendered nor tokenized again; no message can contain it."""
@@ -48,6 +44,7 @@ class Tokenizer:
 
     def __init__(self, folder: str | Path, *, template_arguments: Mapping[str, Any] | None = None) -> None:
         folder = Path(folder)
+        check_inside(folder)
         source = folder / "tokenizer.json"
         if not source.is_file():
             raise SpecError(
@@ -67,7 +64,7 @@ class Tokenizer:
         self.stop_tokens = self._stop_tokens(folder)
         self._beginning = self._tokens_before()
         self._templates = _chat_templates(folder, settings)
-        self._compiled = dict[str, jinja2.Template]()
+        self._compiled = dict[str, LimitedTemplate]()
         self._template_arguments = dict(template_arguments or {})
 
     def encode(self, text: str) -> list[int]:
@@ -142,12 +139,9 @@ class Tokenizer:
             arguments["tools"] = list(tools)
         try:
             return self._template(has_tools=arguments["tools"] is not None).render(arguments)
-        except SpecError:
-            raise
-        except Exception as error:  # a template is a program: of a null content it may raise TypeError
-            words = str(error) if isinstance(error, jinja2.TemplateError) else error_in_words(error)
+        except jinja2.TemplateError as error:
             raise SpecError(
-                "spec.data", f"the model's chat template refuses the messages: {words}"
+                "spec.data", f"the model's chat template refuses the messages: {error}"
             ) from error
 
     def render_reply(
@@ -178,7 +172,7 @@ class Tokenizer:
         ending = self.name(last)
         return behind.removeprefix(ending) if last in self.stop_tokens else behind
 
-    def _template(self, *, has_tools: bool) -> jinja2.Template:
+    def _template(self, *, has_tools: bool) -> LimitedTemplate:
         """The template that renders chats, with tools or without."""
         name = "tool_use" if has_tools and "tool_use" in self._templates else "default"
         if name not in self._templates:
@@ -187,7 +181,7 @@ class Tokenizer:
                 "null asks for the tokenizer's chat template, and this model has none: write a template",
             )
         if name not in self._compiled:
-            self._compiled[name] = _environment().from_string(self._templates[name])
+            self._compiled[name] = LimitedTemplate(chat_environment, self._templates[name])
         return self._compiled[name]
 
     def _undeclared(self, settings: Mapping[str, Any]) -> list[AddedToken]:
@@ -258,42 +252,3 @@ def _token_text(token: Any) -> str | None:
     """A special token's text; older tokenizers describe it by an object."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else None
-
-
-class _Generation(Extension):
-    """`{% generation %}` marks what the assistant says, for training on chats; it renders what it encloses."""
-
-    tags = {"generation"}  # noqa: RUF012  as Jinja declares it
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        """The statements of the block."""
-        next(parser.stream)
-        return [nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True))]
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    """The environment that transformers gives to chat templates."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    # Jinja's own filter would escape HTML characters.
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)  # noqa: DTZ005  as there
-    return environment
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-
-def _raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)

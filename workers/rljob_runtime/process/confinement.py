@@ -3,12 +3,13 @@
 | right | taken by |
 |---|---|
 | to open sockets other than Unix sockets, unless the job's `network` allows it | seccomp |
-| to read memory and variables of other processes of the same user, and to send them signals | Landlock |
+| to read memory and variables of other processes of the same user, and to trace them | Landlock, since Linux 5.13 |
+| to send them signals | Landlock, since Linux 6.12 |
 | of root, beyond those of other users | dropped capabilities |
 
-In a container of its own the code sees no other processes, and only the first matters. Where there are no containers,
-all of them keep it from the worker that has started the server. Landlock can do it since Linux 6.12; an
-older kernel goes without.
+In a container of its own the code sees no other processes but the kubelet's probe, which has the right to open sockets.
+Where there are no containers, all of them keep it from the worker that has started the server. An older kernel goes
+without what it cannot do.
 """
 
 from __future__ import annotations
@@ -36,10 +37,16 @@ _X32 = 0x40000000  # system calls of another ABI, with other numbers
 
 _CAPABILITIES = struct.pack("=Ii", 0x20080522, 0)  # version 3, this thread
 
-_CREATE_RULESET, _RESTRICT_SELF = 444, 446  # system calls of Landlock, the same on all architectures
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = (
+    444,
+    445,
+    446,
+)  # system calls of Landlock, the same on all architectures
 _CREATE_RULESET_VERSION = 1
 _SCOPES_SINCE = 6
 _SCOPED = 0b11  # abstract Unix sockets, signals; a process of a domain can in any case not trace one outside
+_MAKE_BLOCK, _REFER, _REFER_SINCE = 1 << 11, 1 << 13, 2
+_PATH_BENEATH = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +92,33 @@ def leave_others_alone() -> None:
     _leave_other_processes_alone(libc)
 
 
-def _leave_other_processes_alone(libc: ctypes.CDLL) -> None:
-    if libc.syscall(_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION) < _SCOPES_SINCE:
-        log.info("this kernel has no Landlock scopes: only a container keeps them from other processes")
+def _leave_other_processes_alone(libc: ctypes.CDLL, *, most: int = _SCOPES_SINCE) -> None:
+    """Enter a domain of Landlock; `most`: the version of its interface that is used at most."""
+    version = min(most, libc.syscall(_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION))
+    if version < 1:
+        log.info("this kernel has no Landlock: only a container keeps them from other processes")
         return
-    attributes = struct.pack("=QQQ", 0, 0, _SCOPED)
+    # Without scopes, a domain has to take some right to files: to make block devices, which only root has. By itself it
+    # also takes that to move a file to another folder, which is given back where the kernel can.
+    files = _MAKE_BLOCK | (_REFER if version >= _REFER_SINCE else 0)
+    attributes = struct.pack("=QQQ", 0, 0, _SCOPED) if version >= _SCOPES_SINCE else struct.pack("=Q", files)
     ruleset = libc.syscall(_CREATE_RULESET, attributes, len(attributes), 0)
     _check(ruleset, "landlock_create_ruleset")
     try:
+        if _REFER_SINCE <= version < _SCOPES_SINCE:
+            _allow_everywhere(libc, ruleset, files)
         _check(libc.syscall(_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
     finally:
         os.close(ruleset)
+
+
+def _allow_everywhere(libc: ctypes.CDLL, ruleset: int, files: int) -> None:
+    root = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    try:
+        rule = libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", files, root), 0)
+        _check(rule, "landlock_add_rule")
+    finally:
+        os.close(root)
 
 
 def _refuse_sockets(libc: ctypes.CDLL) -> None:

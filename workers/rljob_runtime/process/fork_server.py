@@ -9,7 +9,7 @@ Requests and answers are lines of JSON on a socket, which is this process's stan
 
 Three more have no answer:
 
-    {"path": ["/home/me/job"]}   has modules, as a folder of PYTHONPATH
+    {"path": ["/home/me/job"]}   has modules, as a folder of RLJOB_MODULES
     {"modules": ["torch", …]}   will be needed: they are imported while nothing else is to be done
     {"log": "…/fork-server.log"}   where this process writes from now on, and what it has written until then
 
@@ -31,6 +31,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from rljob_runtime.process.import_path import find_modules_in
 
 Modules = Callable[[str, Mapping[str, str]], Sequence[str]]
 """The modules that a role with these environment variables is going to import."""
@@ -110,9 +112,7 @@ class ForkServer:
         if "id" in message:
             self._waiting.append(ForkRequest(**message))
         elif "path" in message:
-            sys.path[1:1] = [
-                folder for folder in message["path"] if folder not in sys.path
-            ]  # after the working folder
+            find_modules_in(message["path"])
         elif "modules" in message:
             self._ahead += message["modules"]
         else:

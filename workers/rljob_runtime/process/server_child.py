@@ -55,7 +55,7 @@ class ServerChild:
         try:
             with theirs:
                 self._process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", self._module),
+                    *(sys.executable, "-P", "-m", self._module),
                     stdin=theirs.fileno(),
                     stderr=self._errors.writing,
                     env={

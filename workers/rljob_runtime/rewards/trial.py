@@ -73,7 +73,7 @@ def load_on_trial(
     # In memory: a full disk is not the fault of the functions.
     with _in_memory("report") as report, _in_memory("output") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "rljob_runtime.rewards.trial", str(report.fileno())],
+            [sys.executable, "-P", "-m", "rljob_runtime.rewards.trial", str(report.fileno())],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,

@@ -166,7 +166,9 @@ async def score(
         spec: the job's, by which the environment's score, weights and penalties count.
     """
     try:
-        completion = tokenizer.completion(response(trajectory), skip_special_tokens=spec.reward.skip_special_tokens)
+        completion = tokenizer.completion(
+            response(trajectory), skip_special_tokens=spec.reward.skip_special_tokens
+        )
     # Token ids outside any range. Without a result for them, the message would be delivered again forever.
     except OverflowError as error:
         outcome = ScoringOutcome(error=f"RewardRaised: the response does not decode: {error}")

@@ -11,10 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from rljob_core.errors import SpecError
 from rljob_core.messages import Retention
+from rljob_core.remote_uri import leaves_folder
+from rljob_runtime.model.folder_files import files_taken_over
 from rljob_runtime.model.identity import model_identity
 
 FIELD = "spec.trainer.checkpoint.uri"
@@ -26,8 +28,6 @@ KEPT = 2
 _AWAITED = 4
 """Of the versions whose evaluations are still to come, the newest that are kept, too, where the best one is."""
 _KEY = re.compile(r"step-\d{6,}(-\d+)?")
-#: Files of a model's folder that are not copied: the checkpoint has its own, or they are other forms of the weights.
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".index.json")
 
 
 class CheckpointFile(BaseModel):
@@ -54,6 +54,15 @@ class CheckpointInfo(BaseModel):
     """Identity of the model that the job trains, see `rljob_runtime.model.identity`."""
     files: dict[str, CheckpointFile] = {}
     """In an object store: the other files, by name."""
+
+    @field_validator("files")
+    @classmethod
+    def _inside(cls, files: dict[str, CheckpointFile]) -> dict[str, CheckpointFile]:
+        """Refuse names that lead out of the folder into which they are downloaded."""
+        for name in files:
+            if leaves_folder(name):
+                raise ValueError(f"{name!r} is not the name of a checkpoint's file")
+        return files
 
 
 class Checkpoints(ABC):
@@ -156,7 +165,7 @@ class Checkpoints(ABC):
         """
         try:
             return CheckpointInfo.model_validate_json(self._read_info(key))
-        except (OSError, ValidationError) as error:
+        except (OSError, ValueError) as error:
             raise SpecError(
                 "", f"{self.place(key)} is not a checkpoint: {INFO} is missing or damaged"
             ) from error
@@ -184,9 +193,7 @@ class Checkpoints(ABC):
             saved: names of the files that the checkpoint has already.
         """
         left = {*saved, "config.json"} if ADAPTER_SETTINGS in saved else {*saved}
-        for path in sorted(self._model_path.iterdir()):
-            if path.is_file() and not path.name.endswith(_WEIGHTS) and path.name not in left:
-                yield path
+        return (path for path in files_taken_over(self._model_path) if path.name not in left)
 
 
 def is_key(name: str) -> bool:

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from rljob_core.errors import StorageRefused
+from rljob_core.errors import JobFailed, StorageRefused
 from rljob_core.messages import Retention
 from rljob_runtime.model.identity import model_identity
 from rljob_runtime.storage.objects import object_store, reading, writing
@@ -282,7 +282,10 @@ def download_checkpoint(uri: str, folder: Path, *, patience: float = PATIENCE_SE
     """
     files, root = object_store(uri, field=FIELD)
     content = _content(uri, INFO, patience=patience)
-    info = CheckpointInfo.model_validate_json(content)
+    try:
+        info = CheckpointInfo.model_validate_json(content)
+    except ValidationError as error:
+        raise JobFailed(f"{uri}/{INFO} is damaged: {error.errors(include_url=False)[0]['msg']}") from error
 
     def get(name: str, file: CheckpointFile) -> None:
         act = partial(

@@ -19,6 +19,7 @@ from rljob_core.messages import Retention
 from rljob_runtime.locations import local_path
 from rljob_runtime.model.identity import model_identity
 from rljob_runtime.process.fsync import create_folder, sync_folder, sync_tree
+from rljob_runtime.storage.plain_files import read_plain
 from rljob_runtime.training.checkpoint_base import (
     FIELD,
     INFO,
@@ -31,6 +32,7 @@ from rljob_runtime.training.checkpoint_base import (
 
 LATEST, BEST = "latest", "best"
 _WRITING = ".writing"
+_LARGEST_INFO = 16 << 20
 
 
 class CheckpointStore(Checkpoints):
@@ -145,7 +147,7 @@ class CheckpointStore(Checkpoints):
         yield self.folder(key)
 
     def _read_info(self, key: str) -> bytes:
-        return (self.folder(key) / INFO).read_bytes()
+        return read_plain(self.folder(key) / INFO, limit=_LARGEST_INFO, within=self._root)
 
     def _copy_tokenizer(self, folder: Path) -> None:
         for path in self._files_of_model([path.name for path in folder.iterdir()]):

@@ -24,8 +24,9 @@ from rljob_runtime.model.tensor_bytes import Bytes
 from rljob_runtime.process.fsync import create_folder, sync_folder, sync_tree
 from rljob_runtime.storage.folders import reading, writing
 from rljob_runtime.storage.objects import is_object_store
+from rljob_runtime.storage.plain_files import NotPlain, open_plain, read_plain
 from rljob_runtime.weights.objects import MANIFEST, TENSORS, ObjectTransport
-from rljob_runtime.weights.transport import JobStorage, allocated
+from rljob_runtime.weights.transport import JobStorage, allocated, is_key
 
 _WRITING = ".writing"
 _OF_THIS_MACHINE = {"ext4", "xfs", "tmpfs", "overlay"}
@@ -78,7 +79,9 @@ class FolderTransport:
         path = self._root / key / TENSORS
         try:
             with reading(path):
-                file = path.open("rb", buffering=0)
+                file = open_plain(path)
+        except NotPlain as error:
+            raise WeightsRejected(f"the tensors of {key} cannot be used: {error}") from error
         except FileNotFoundError as error:
             raise WeightsMissing(f"the tensors of {key} are missing: there is no {path}") from error
         with file:
@@ -91,9 +94,9 @@ class FolderTransport:
         path = self._root / key / MANIFEST
         try:
             with reading(path):
-                if path.stat().st_size > LARGEST_MANIFEST:
-                    raise WeightsRejected(f"the manifest of {key} has more than {LARGEST_MANIFEST:,} bytes")
-                return path.read_bytes()
+                return read_plain(path, limit=LARGEST_MANIFEST)
+        except NotPlain as error:
+            raise WeightsRejected(f"the manifest of {key} cannot be used: {error}") from error
         except FileNotFoundError:
             return None
 
@@ -101,7 +104,7 @@ class FolderTransport:
         """Return the keys that may have a manifest, and whether their tensors exist."""
         try:
             with reading(self._root), os.scandir(self._root) as entries:
-                names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+                names = [entry.name for entry in entries if is_key(entry.name) and entry.is_dir()]
         except FileNotFoundError:
             return {}
         return {name: (self._root / name / TENSORS).exists() for name in names}

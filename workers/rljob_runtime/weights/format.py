@@ -22,7 +22,7 @@ from rljob_core.messages.limits import LARGEST_NUMBER, TENSOR_DIMENSIONS
 from rljob_core.ports import TensorInfo, WeightManifest
 from rljob_runtime.model.tensor_bytes import Bytes, digest_of, is_known, itemsize, size_of
 from rljob_runtime.model.tensor_files import TensorStream, bytes_in_order
-from rljob_runtime.weights.transport import Transport, VersionReader
+from rljob_runtime.weights.transport import Transport, VersionReader, check_key
 
 _MANIFEST: TypeAdapter[WeightManifest] = TypeAdapter(WeightManifest)
 _KEY = re.compile(r"v(\d+)-")
@@ -139,6 +139,9 @@ def parse_manifest(content: bytes, key: str) -> WeightManifest:
                 f"the manifest of {key} has another `format` than this release reads: use the release that wrote it"
             ) from error
         raise WeightsRejected(f"the manifest of {key} cannot be parsed: {error}") from error
+    check_key(manifest.key)
+    if manifest.base is not None:
+        check_key(manifest.base.key)
     for info in manifest.tensors:
         if len(info.shape) > TENSOR_DIMENSIONS or not all(0 <= n <= LARGEST_NUMBER for n in info.shape):
             raise WeightsRejected(f"the manifest of {key} gives tensor {info.name[:100]} an impossible shape")

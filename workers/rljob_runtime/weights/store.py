@@ -18,7 +18,6 @@ anchor and all deltas after it. These bytes are a copy: the memory of a model ch
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -37,10 +36,8 @@ from rljob_runtime.weights.delta import (
     worth_it,
 )
 from rljob_runtime.weights.format import file_order, version_of, write_stream, write_version
-from rljob_runtime.weights.transport import Transport
+from rljob_runtime.weights.transport import Transport, check_key
 from rljob_runtime.weights.verified import find_chain, read_manifest, read_tensors
-
-_KEY = re.compile(r"[A-Za-z0-9_-]+")  # characters that file names, object names and NATS subjects all allow
 
 
 class StoredWeights:
@@ -78,7 +75,7 @@ class StoredWeights:
             StoreUnavailable: the storage does not answer.
             ProtocolViolation: other weights are stored under the key: no version is ever overwritten.
         """
-        _check_key(key)
+        check_key(key)
         draft = WeightManifest(key, version, parent, (), proposal, "")
         if self._transport.manifest(key) is not None:
             return self._existing(draft, tensors)
@@ -127,7 +124,6 @@ class StoredWeights:
         Raises:
             WeightsRejected: it is missing or altered.
         """
-        _check_key(key)
         return read_manifest(self._transport, key)
 
     def read(self, manifest: WeightManifest) -> Iterator[tuple[str, Any]]:
@@ -170,7 +166,7 @@ class StoredWeights:
 
     def delete(self, key: str) -> None:
         """Delete a version's tensors; its manifest stays for the audit."""
-        _check_key(key)
+        check_key(key)
         self._transport.delete(key)
 
     def sweep(self, up_to: int) -> None:
@@ -184,8 +180,3 @@ class StoredWeights:
         """Close connections and free the version in memory."""
         self._held = None
         self._transport.close()
-
-
-def _check_key(key: str) -> None:
-    if _KEY.fullmatch(key) is None:
-        raise WeightsRejected(f"{key!r} is not the key of a version: write letters, digits, - and _")

@@ -14,6 +14,7 @@ transport writes the manifest last, and keeps it when the tensors are deleted. I
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -26,6 +27,25 @@ import numpy as np
 from rljob_core.errors import WeightsRejected
 from rljob_core.ports import MessageStore
 from rljob_runtime.model.tensor_bytes import Bytes
+
+_KEY = re.compile(
+    r"[A-Za-z0-9_-]{1,200}"
+)  # characters that file names, object names and NATS subjects all allow
+
+
+def is_key(name: str) -> bool:
+    """Whether this can be the key of a version: it becomes part of paths and subjects."""
+    return _KEY.fullmatch(name) is not None
+
+
+def check_key(key: str) -> None:
+    """Check that a version can have this key.
+
+    Raises:
+        WeightsRejected: it cannot.
+    """
+    if not is_key(key):
+        raise WeightsRejected(f"{key[:100]!r} is not the key of a version: write letters, digits, - and _")
 
 
 @dataclass(frozen=True, slots=True)

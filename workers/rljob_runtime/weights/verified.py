@@ -15,7 +15,7 @@ from rljob_core.ports import DeltaBase, TensorInfo, WeightManifest
 from rljob_runtime.model.tensor_bytes import Bytes
 from rljob_runtime.weights.delta import VersionBytes, delta_size, depth_of, is_intact, rebuilt
 from rljob_runtime.weights.format import parse_manifest, read_pieces, signed
-from rljob_runtime.weights.transport import Transport
+from rljob_runtime.weights.transport import Transport, check_key
 
 
 def read_manifest(transport: Transport, key: str) -> WeightManifest:
@@ -23,9 +23,10 @@ def read_manifest(transport: Transport, key: str) -> WeightManifest:
 
     Raises:
         WeightsMissing: it is missing.
-        WeightsRejected: it is altered, or belongs to another key.
+        WeightsRejected: it is altered, or belongs to another key; or there is no such key.
         StoreUnavailable: the storage does not answer.
     """
+    check_key(key)
     content = transport.manifest(key)
     if content is None:
         raise WeightsMissing(f"there is no manifest of {key}")

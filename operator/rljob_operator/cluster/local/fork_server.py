@@ -58,9 +58,9 @@ class ForkServerProcess:
             )
 
     def add_variables(self, variables: Mapping[str, str]) -> None:
-        """Add variables to those of the cluster, before it exists; modules in PYTHONPATH are found here, too."""
+        """Add variables to those of the cluster, before it exists; modules in `MODULES` are found here, too."""
         self.environment |= variables
-        if path := variables.get("PYTHONPATH"):
+        if path := variables.get(worker_protocol.MODULES):
             self._send({"path": path.split(os.pathsep)})
 
     def import_ahead(self, modules: Sequence[str]) -> None:

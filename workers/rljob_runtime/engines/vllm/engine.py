@@ -120,6 +120,7 @@ class VllmEngine(StreamedEngine):
             try:
                 arguments = AsyncEngineArgs(
                     model=str(self._model.folder),
+                    load_format="safetensors",  # never a pickle
                     skip_tokenizer_init=True,
                     # vLLM's own `auto` computes a float32 model in half precision.
                     dtype=self._model.dtype if options.dtype == "auto" else options.dtype,
