@@ -91,8 +91,8 @@ class AlgorithmSpec(ApiModel):
     drop_uniform_groups: bool = False
     """Replace groups whose rewards are all equal by the next prompt."""
     truncated: Literal["Train", "Mask", "Penalise"] = "Train"
-    """Answers that sampling.maxTokens cut: Train: like any other. Mask: none of their tokens is trained on, and their
-    rewards count in their groups. Penalise: their rewards are truncationPenalty less; not those of held-out answers."""
+    """Answers that sampling.maxTokens cut: Train: like any other. Mask: none of their tokens is trained on, but their
+    rewards count in their groups. Penalise: their rewards are truncationPenalty less, except for held-out ones."""
     truncation_penalty: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     """What Penalise takes away."""
 
