@@ -94,6 +94,19 @@ class Tokenizer:
         """Whether a special token has a role, or the chat template writes it."""
         return special in self.special_tokens.values() or special in (self._chat_source or "")
 
+    def check_chat(self) -> jinja2.Template:
+        """The chat template.
+
+        Raises:
+            SpecError: the model has none.
+        """
+        if self._chat is None:
+            raise SpecError(
+                "spec.data.promptTemplate",
+                "null asks for the tokenizer's chat template, and this model has none: write a template",
+            )
+        return self._chat
+
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None
     ) -> str:
@@ -106,13 +119,9 @@ class Tokenizer:
         Raises:
             SpecError: the model has no chat template, or the template refuses the messages.
         """
-        if self._chat is None:
-            raise SpecError(
-                "spec.data.promptTemplate",
-                "null asks for the tokenizer's chat template, and this model has none: write a template",
-            )
+        chat = self.check_chat()
         try:
-            return self._chat.render(
+            return chat.render(
                 messages=messages,
                 tools=None if tools is None else list(tools),
                 add_generation_prompt=True,
