@@ -125,6 +125,13 @@ def test_rows_that_lack_a_question_or_an_answer(tmp_path: Path, kind: str) -> No
     assert warning.startswith(
         "spec.data: 8 of 20 rows are left out: `answer`, which exact_match reads, is null (rows"
     )
+    (tmp_path / "mine.py").write_text("def score(*, completion, item): return 0.0")
+    rows[11]["question"] = "1"
+    write(tmp_path, rows)
+    (warning,) = warned(file, "--set", "spec.reward.functions=['mine:score']")
+    assert (
+        "7 of 20 rows have no `answer`, as the others have (rows 3, 4, 5, 6, 7 and 2 more): look" in warning
+    )
     write(tmp_path, [{"question": "1", "answer": None}] * 3)
     for skip in ("Refuse", "Skip"):
         (error,) = refused(file, "--set", f"spec.data.onBadRow={skip}")

@@ -248,10 +248,10 @@ def test_an_observation_that_contradicts_the_state_is_no_crash(world: LoggedWorl
 
 def test_a_log_of_another_release_is_refused(world: LoggedWorld, tmp_path: Path):
     path = tmp_path / "c1.jsonl"
-    rewrite(path, 0, lambda line: line.update(format=3, release="9.9.9"))
+    rewrite(path, 0, lambda line: line.update(format=9, release="9.9.9"))
     with pytest.raises(SpecError, match=r"c1\.jsonl: rljob 9\.9\.9 wrote it, .* replay it with the release"):
         replay(path)
-    rewrite(path, 0, lambda line: line.update(format=2))
+    rewrite(path, 0, lambda line: line.update(format=3))
     rewrite(path, 0, lambda line: line["config"].update(flavour="sweet"))
     with pytest.raises(SpecError, match="replay it with the release that wrote it"):
         replay(path)

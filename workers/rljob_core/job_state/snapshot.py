@@ -50,7 +50,7 @@ class _Snapshot:
     attempts_failed: dict[str, int]
     lineage: dict[int, str]
     given_up: tuple[str, ...]
-    format: Literal[1] = 1
+    format: Literal[2] = 2
 
 
 _SNAPSHOT: TypeAdapter[_Snapshot] = TypeAdapter(_Snapshot)

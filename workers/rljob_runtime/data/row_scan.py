@@ -40,11 +40,13 @@ class RowScan:
         faults: rows that no model should be trained on, by what is wrong with them.
         sizes: at least the tokens of each row's prompt; 0 of one that does not render.
         digests: of each row's prompt; 0 of one that does not render.
+        unanswered: rows whose `answer` is absent or null, whoever reads it.
     """
 
     faults: dict[str, list[int]] = field(default_factory=dict)
     sizes: array[int] = field(default_factory=lambda: array("q"))
     digests: array[int] = field(default_factory=lambda: array("Q"))
+    unanswered: list[int] = field(default_factory=list)
 
     @property
     def bad(self) -> list[int]:
@@ -88,6 +90,8 @@ def scan_rows(
             found.faults.setdefault(fault, []).append(row)
         found.sizes.append(most_tokens(text) if text else 0)
         found.digests.append(digest_of(text) if text else 0)
+        if item.get("answer") is None:
+            found.unanswered.append(row)
         for fault in _lacking(item, reads):
             found.faults.setdefault(fault, []).append(row)
     return found

@@ -33,7 +33,7 @@ _KINDS: dict[str, type] = {
     for kind in get_args(union)
 }
 
-FORMAT = 2
+FORMAT = 3
 """Raised whenever the same observations lead to other decisions than in the release before."""
 
 

@@ -172,6 +172,8 @@ class ActionRunner:
                 await store.delete_signal(ENGINE_SIGNALS + action.engine)
             case PublishMetrics():
                 self._site_log.take(action.metrics)
+                if action.metrics.unscored:
+                    log.warning("held-out at version %d: %s", action.metrics.version, action.metrics.unscored)
                 await publish_metrics(store, action)
 
     async def _publish(self, channel: Channel, suffix: str, data: bytes) -> None:

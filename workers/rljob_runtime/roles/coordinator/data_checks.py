@@ -58,11 +58,25 @@ def check_data(config: JobConfig, training: PromptSource, held_out: PromptSource
         source.check_rows()
         if source.left_out:
             warnings.append(f"{source.path}: {source.left_out}")
+        warnings += _answers(config, source)
     for source in sources:
         warnings += _room(config, source)
     if config.spec.evaluation is not None:
         warnings += _held_out(config.spec.evaluation.samples, training, held_out)
     return warnings
+
+
+def _answers(config: JobConfig, source: PromptSource) -> Iterator[str]:
+    """Rows without the `answer` that others have, if only functions of the user's own could read it."""
+    items, reward = source.items, config.spec.reward
+    if "answer" in reward.fields or not reward.called or not isinstance(items, FileSource):
+        return
+    lacking = [row for row in source.scan.unanswered if items.holds(row)] if source.scan is not None else []
+    if 0 < len(lacking) < items.rows:
+        yield (
+            f"{source.path}: {len(lacking):,} of {items.rows:,} rows have no `answer`, as the others have "
+            f"({items.places(lacking)}): look whether {' and '.join(reward.called)} can score answers to them"
+        )
 
 
 def _room(config: JobConfig, source: PromptSource) -> Iterator[str]:
