@@ -171,6 +171,15 @@ def test_held_out_prompts_that_are_trained_or_asked_twice(tmp_path: Path) -> Non
     )
     (error,) = refused(file, "--set", "spec.evaluation.samples=5")
     assert error.startswith("spec.evaluation.samples: 5 is more than the 4 rows of the held-out data")
+    seeds = (
+        "--set",
+        "spec.data={dataset: chain_sum, seed: 7}",
+        "--set",
+        "spec.reward={functions: [verifier]}",
+    )
+    same = "spec.evaluation={samples: 4, data: {seed: 7, options: {max_terms: 6}}}"  # the default of the task
+    (error,) = refused(file, *seeds, "--set", same)
+    assert error.startswith("spec.evaluation.data.seed: gives the prompts that are trained")
     held.write_bytes((tmp_path / "rows.jsonl").read_bytes())
     (error,) = refused(file)
     assert error == "spec.evaluation.data: each of the 4 held-out prompts is trained, too: give it other rows"

@@ -132,6 +132,12 @@ def _held_out(samples: int, training: PromptSource, held_out: PromptSource) -> I
         )
     trained = training.digests()
     if trained is None:
+        looked = range(min(samples, _GENERATED))
+        if all(held_out.digest(index) == training.digest(index) for index in looked):
+            raise SpecError(
+                f"{held_out.path}.seed",
+                "gives the prompts that are trained, in their order: give another seed than spec.data.seed",
+            )
         return
     same = [index for index in range(samples) if held_out.digest(index) in trained]
     if not same:
