@@ -82,6 +82,23 @@ def test_another_score_is_of_a_coordinator_that_was_replaced_or_invented() -> No
     assert verdict(with_lines(after, coordinators=2).evidence()) is Verdict.VIOLATED
 
 
+def test_answers_without_a_score_are_counted_and_too_many_leave_none() -> None:
+    def evaluated(**changes: Any) -> EvidenceBuilder:
+        built = with_lines()
+        built.rewrite(lambda r: replace(r, **changes) if isinstance(r, Evaluated) and r.version == 2 else r)
+        return built
+
+    failed = evaluated(sampled=None, greedy=None, failed=2, error="prompt 1: RewardRaised: no")
+    findings = audit(failed.evidence())
+    assert findings.verdict is Verdict.HOLDS
+    assert findings.counts["unscored_answers"] == [
+        {"version": 2, "failed": 2, "answers": 8, "error": "prompt 1: RewardRaised: no"}
+    ]
+    assert verdict(evaluated(failed=2).evidence()) is Verdict.VIOLATED
+    failed.metrics.append(evaluation(2))
+    assert verdict(failed.evidence()) is Verdict.VIOLATED
+
+
 def in_epoch(evidence_builder: EvidenceBuilder, epoch: int) -> None:
     """Let the coordinator of this epoch have written everything."""
     evidence_builder.rewrite(lambda r: replace(r, epoch=epoch) if hasattr(r, "epoch") else r)

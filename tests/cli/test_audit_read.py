@@ -67,6 +67,7 @@ def test_reads_every_source_of_a_job_that_has_ended(folder: RunFolder) -> None:
         "consumed": 12,
         "aborted": {},
         "unsent_prompts": [],
+        "unscored_answers": [],
         "open": 2,
         "versions": 3,
         "versions_restored": 0,
@@ -228,7 +229,7 @@ def test_a_ledger_of_another_release_is_named(folder: RunFolder) -> None:
     damage(
         folder,
         after(
-            "x", ledger.RECORDS, b'{"writer": {"number": 1, "instance": "one"}, "records": [], "version": 2}'
+            "x", ledger.RECORDS, b'{"writer": {"number": 1, "instance": "one"}, "records": [], "version": 9}'
         ),
     )
     damage(folder, after("y", "summary", b"of another kind"))

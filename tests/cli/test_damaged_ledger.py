@@ -74,7 +74,7 @@ def of_another_job(evidence_builder: EvidenceBuilder) -> list[bytes]:
 
 
 def of_another_release(evidence_builder: EvidenceBuilder) -> list[bytes]:
-    return [b'{"writer": {"number": 1, "instance": "one"}, "records": [], "version": 2}']
+    return [b'{"writer": {"number": 1, "instance": "one"}, "records": [], "version": 9}']
 
 
 def damaged_in_the_middle(evidence_builder: EvidenceBuilder) -> list[bytes]:

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from example_job import write_job
 from invocation import refused, rljob
@@ -95,25 +97,49 @@ def test_a_folder_that_holds_an_adapter_only(tmp_path: Path, has_config: bool) -
         assert warned(file) == []
 
 
-@pytest.mark.parametrize("function", ["exact_match", "math_verify"])
-def test_rows_without_an_answer(tmp_path: Path, function: str) -> None:
-    file = write_job(
-        tmp_path, data={**ONES, "promptsPerStep": 2, "groupSize": 2}, reward={"functions": [function]}
-    )
-    rows: list[dict[str, Any]] = [{"question": "1", "answer": "1"} for _ in range(5)]
-    write_rows(tmp_path, rows)
+def write_parquet(folder: Path, rows: list[dict[str, Any]]) -> None:
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "rows.parquet")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_rows_that_lack_a_question_or_an_answer(tmp_path: Path, kind: str) -> None:
+    data = {
+        "source": kind,
+        "dataset": f"rows.{kind}",
+        "promptTemplate": "{{ question }}=",
+        "promptsPerStep": 2,
+    }
+    file = write_job(tmp_path, data={**data, "groupSize": 2})
+    write = write_rows if kind == "jsonl" else write_parquet
+    rows: list[dict[str, Any]] = [{"question": f"{n}+1", "answer": "1"} for n in range(20)]
+    write(tmp_path, rows)
     assert warned(file) == []
-    write_rows(tmp_path, [*rows[:2], {"question": "1", "answer": None}, rows[3], {"question": "1"}])
-    (warning,) = warned(file)
-    assert warning.startswith(
-        "spec.data.dataset: 2 of 5 rows have no `answer` (row 3 of the file, and 1 more), with which "
-    )
-    write_rows(tmp_path, [{"question": "1", "answer": None} for _ in range(5)])
+    for row in rows[2:9]:
+        row["answer"] = None
+    rows[11]["question"] = None
+    write(tmp_path, rows)
     (error,) = refused(file)
-    assert error.startswith("spec.data.dataset: no row has an `answer`")
-    write_rows(tmp_path, [{"question": "1"}, *rows])
-    (warning,) = warned(file)
-    assert "1 of 6 rows have no `answer` (row 1 of the file)" in warning
+    assert error == (
+        "spec.data.dataset: 8 of 20 rows cannot be used: `answer`, which exact_match reads, is null (rows 3, 4, 5, 6, "
+        "7 and 2 more); 'question' is null (row 12). Give them what they lack, or leave them out by "
+        "spec.data.onBadRow: Skip"
+    )
+    (warning,) = warned(file, "--set", "spec.data.onBadRow=Skip")
+    assert warning.startswith(
+        "spec.data: 8 of 20 rows are left out: `answer`, which exact_match reads, is null (rows"
+    )
+    (tmp_path / "mine.py").write_text("def score(*, completion, item): return 0.0")
+    rows[11]["question"] = "1"
+    write(tmp_path, rows)
+    (warning,) = warned(file, "--set", "spec.reward.functions=['mine:score']")
+    assert (
+        "7 of 20 rows have no `answer`, as the others have (rows 3, 4, 5, 6, 7 and 2 more): look" in warning
+    )
+    write(tmp_path, [{"question": "1", "answer": None}] * 3)
+    for skip in ("Refuse", "Skip"):
+        (error,) = refused(file, "--set", f"spec.data.onBadRow={skip}")
+        assert "`answer`, which exact_match reads, is null (rows 1, 2 and 3)" in error
+        assert "onBadRow" not in error
 
 
 def test_prompts_that_the_model_has_no_room_for(tmp_path: Path) -> None:
@@ -124,15 +150,14 @@ def test_prompts_that_the_model_has_no_room_for(tmp_path: Path) -> None:
     write_rows(tmp_path, [short] * 3)
     assert warned(file, *room) == []
     write_rows(tmp_path, [short, long, short])
-    (warning,) = warned(file, *room)
-    assert "1 of the first 3 prompts are longer than 10 tokens" in warning
-    assert "has 30): engines take 16 tokens of a prompt and its response" in warning
-    write_rows(tmp_path, [long] * 3)
     (error,) = refused(file, *room)
-    assert error.startswith("spec.data: 3 of the first 3 prompts are longer than 10 tokens")
-    assert error.endswith(
-        "lower maxTokens, shorten spec.data.promptTemplate, or choose a model of a longer context"
+    assert (
+        "spec.data.dataset: 1 of 3 prompts are longer than 10 tokens (row 2; the longest has 30): engines"
+        in error
     )
+    assert "Leave them out by spec.data.filter.maxPromptTokens: 10, or lower maxTokens, shorten" in error
+    (warning,) = warned(file, *room, "--set", "spec.data.filter.maxPromptTokens=10")
+    assert warning == "spec.data: 1 of 3 rows are left out: the prompt has more than 10 tokens (row 2)"
 
 
 def test_arguments_of_a_chat_template_that_renders_nothing(tmp_path: Path) -> None:
@@ -142,29 +167,32 @@ def test_arguments_of_a_chat_template_that_renders_nothing(tmp_path: Path) -> No
     assert warning.startswith("spec.data.chatTemplateKwargs has no effect")
 
 
-def test_prompts_that_do_not_render(tmp_path: Path) -> None:
-    data = {
-        **ONES,
-        "promptTemplate": "{{ question.strip() }}",
-        "promptsPerStep": 2,
-        "groupSize": 2,
-        "seed": 0,
-    }
-    file = write_job(tmp_path, data=data)
-    rows: list[dict[str, Any]] = [{"question": str(n), "answer": "1"} for n in range(6)]
-    write_rows(tmp_path, rows)
-    assert warned(file) == []
-    for row in rows:
-        row["question"] = None
-        write_rows(tmp_path, rows)
-        ended = rljob("validate", file)
-        if ended.code == 2:  # the first prompt, which has to render
-            row["question"] = "1"
-            continue
-        (warning,) = ended.errors
-        assert "spec.data: 1 of the first 6 prompts do not render, and are given up: prompt " in warning
-        return
-    raise AssertionError("each row is the first")
+def test_held_out_prompts_that_are_trained_or_asked_twice(tmp_path: Path) -> None:
+    evaluation = {"data": {"source": "jsonl", "dataset": "held.jsonl"}, "samples": 4}
+    file = write_job(tmp_path, data={**ONES, "promptsPerStep": 2, "groupSize": 2}, evaluation=evaluation)
+    rows = [{"question": f"{n}", "answer": "1"} for n in range(9)]
+    held = tmp_path / "held.jsonl"
+    write_rows(tmp_path, rows[:6])
+    held.write_text("".join(json.dumps(row) + "\n" for row in rows[5:]))
+    (warning,) = warned(file)
+    assert (
+        "spec.evaluation.data: 1 of 4 held-out prompts are trained, too (row 1 of the held-out data), so"
+        in warning
+    )
+    (error,) = refused(file, "--set", "spec.evaluation.samples=5")
+    assert error.startswith("spec.evaluation.samples: 5 is more than the 4 rows of the held-out data")
+    seeds = (
+        "--set",
+        "spec.data={dataset: chain_sum, seed: 7}",
+        "--set",
+        "spec.reward={functions: [verifier]}",
+    )
+    same = "spec.evaluation={samples: 4, data: {seed: 7, options: {max_terms: 6}}}"  # the default of the task
+    (error,) = refused(file, *seeds, "--set", same)
+    assert error.startswith("spec.evaluation.data.seed: gives the prompts that are trained")
+    held.write_bytes((tmp_path / "rows.jsonl").read_bytes())
+    (error,) = refused(file)
+    assert error == "spec.evaluation.data: each of the 4 held-out prompts is trained, too: give it other rows"
 
 
 def splitting_tokenizer() -> dict[str, Any]:

@@ -14,6 +14,7 @@ from tests.hub import Hub, running_hub
 from rljob_cli.run_folder.folder import RunFolder
 
 ROWS = Path("manifests/examples/data/sums-train.jsonl")
+HELD_OUT = ROWS.with_name("sums-heldout.jsonl")
 URI = "hf://datasets/acme/rows/held-out.jsonl"
 
 
@@ -32,8 +33,11 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def test_a_data_set_that_a_patch_names_is_downloaded(hub: Hub, folder: RunFolder) -> None:
-    rows = hub.data("acme/rows", {"held-out.jsonl": ROWS.read_bytes()})
-    assert rljob("patch", folder.path, "--set", f"evaluation.data.dataset={URI}").code == 0
+    rows = hub.data("acme/rows", {"held-out.jsonl": HELD_OUT.read_bytes()})
+    assert (
+        rljob("patch", folder.path, "--set", f"evaluation={{samples: 64, data: {{dataset: {URI}}}}}").code
+        == 0
+    )
     identity = folder.identity()
     assert identity is not None
     assert identity.manifest["spec"]["evaluation"]["data"]["dataset"] == URI
@@ -50,7 +54,7 @@ def test_a_data_set_that_a_patch_names_is_downloaded(hub: Hub, folder: RunFolder
 
 def test_a_data_set_that_does_not_exist_changes_nothing(hub: Hub, folder: RunFolder) -> None:
     before = folder.job.read_bytes()
-    ended = rljob("patch", folder.path, "--set", f"evaluation.data.dataset={URI}")
+    ended = rljob("patch", folder.path, "--set", f"evaluation={{samples: 64, data: {{dataset: {URI}}}}}")
     assert ended.code == 2
     assert ended.errors[0].startswith("error: spec.evaluation.data.dataset: ")
     assert "shows no dataset acme/rows" in ended.errors[0]
@@ -58,8 +62,11 @@ def test_a_data_set_that_does_not_exist_changes_nothing(hub: Hub, folder: RunFol
 
 
 def test_a_resumed_run_downloads_what_a_patch_names(hub: Hub, folder: RunFolder, tmp_path: Path) -> None:
-    hub.data("acme/rows", {"held-out.jsonl": ROWS.read_bytes()})
-    assert rljob("patch", folder.path, "--set", f"evaluation.data.dataset={URI}").code == 0
+    hub.data("acme/rows", {"held-out.jsonl": HELD_OUT.read_bytes()})
+    assert (
+        rljob("patch", folder.path, "--set", f"evaluation={{samples: 64, data: {{dataset: {URI}}}}}").code
+        == 0
+    )
     shutil.rmtree(tmp_path / "cache")
     hub.repositories.clear()
     ended = rljob("run", tmp_path / "job.yaml", "--output", folder.path, "--resume")

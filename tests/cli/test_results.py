@@ -24,6 +24,7 @@ from rljob_cli.run.open_view import open_view
 from rljob_cli.run.plain_view import PlainView
 from rljob_cli.run.result_files import draw, plot, summarize, write_engines, write_summary
 from rljob_cli.run.run_progress import Rate, RunProgress
+from rljob_cli.run.signal_watch import unscored
 from rljob_cli.run.time_left import TimeLeft
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.job_state import JobState
@@ -90,6 +91,8 @@ def test_summary(job: RLJob, tmp_path: Path) -> None:
         "heldout_greedy_after": 0.95,
         "heldout_mixed_before": 0,
         "heldout_mixed_after": 0,
+        "heldout_failed_before": 0,
+        "heldout_failed_after": 0,
         "optimizer_resets": [],
         "staleness_max": 2,
         "staleness_mean": 0.75,
@@ -152,6 +155,27 @@ def test_the_last_summary_counts_by_the_ledger(job: RLJob) -> None:
     assert (summary["steps"], summary["coordinator_epochs"]) == (0, 5)
     assert (summary["heldout_reward_before"], summary["heldout_reward_after"]) == (0.3, 0.5)
     assert (summary["heldout_mixed_before"], summary["heldout_mixed_after"]) == (0, 2)
+
+
+def test_an_evaluation_that_fails_is_said_everywhere(job: RLJob, tmp_path: Path) -> None:
+    failed = StepMetrics(
+        2, 2, 0.0, heldout_failed=3, heldout_error="prompt 1: RewardRaised: no gold", epoch=1
+    )
+    progress, console = RunProgress(), Console(file=StringIO(), width=200)
+    progress.add(failed)
+    with PlainView(console, job, EventLog(tmp_path / "events.log")) as view:
+        view.line(failed, progress)
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "held-out at version 2: – sampled, – greedy" in said
+    assert (
+        "3 held-out answers have no score and are more than a tenth: the evaluation fails; prompt 1: Rew"
+        in said
+    )
+    summary = summarize(job, progress, wall_seconds=1.0, peak_bytes=0, outcome="Running")
+    assert (summary["heldout_reward_after"], summary["heldout_failed_after"]) == (None, 3)
+    (warning,) = unscored(progress.evaluations)
+    assert str(warning).startswith("EvaluationFailed: at version 2, 3 held-out answers have no score")
+    draw(job, progress)
 
 
 def test_no_step_is_past_the_last_one(job: RLJob, tmp_path: Path) -> None:

@@ -466,6 +466,43 @@ def test_an_evaluation_counts_the_answers_that_are_not_of_its_version_alone(rewa
     assert not set(world.stored) - world.deleted - unread(world)
 
 
+@pytest.mark.parametrize(("failing", "scores"), [(2, (8 / 10, 1.0)), (3, (None, None))])
+def test_held_out_answers_without_a_score_are_counted_and_many_fail_the_evaluation(failing, scores):
+    config = job_config(steps=1, evaluation={"everySteps": 1, "samples": 10})
+    world = World(config, reward=lambda _: 1.0)
+    lines = []
+    act, observe = world.act, world.observe
+
+    def fail(seen):
+        if not isinstance(seen, RewardsSeen):
+            return seen
+        bad = {f"e1-{prompt}.0" for prompt in range(failing)}
+        return replace(
+            seen,
+            results=tuple(
+                replace(r, error="RewardRaised: no gold") if r.trajectory in bad else r for r in seen.results
+            ),
+        )
+
+    def record(action):
+        if isinstance(action, PublishMetrics) and action.metrics.is_evaluation:
+            lines.append(action.metrics)
+        act(action)
+
+    world.act, world.observe = record, lambda *seen: observe(*map(fail, seen))
+    world.start()
+    world.run()
+    assert world.finished == "Succeeded"
+    first, last = (r for r in records(world) if isinstance(r, Evaluated))
+    assert (first.sampled, first.greedy, first.failed, first.error) == (1.0, 1.0, 0, "")
+    assert (last.sampled, last.greedy) == scores
+    assert last.failed == failing
+    assert last.error.endswith(": RewardRaised: no gold")
+    line = lines[-1]
+    assert (line.heldout_sampled, line.heldout_failed, line.heldout_error) == (scores[0], failing, last.error)
+    assert (": the evaluation fails; prompt " in line.unscored) == (scores[0] is None)
+
+
 def unread(world: World) -> set[int]:
     """Stored payloads of groups that are open at the end."""
     return {s for s, (t, _) in world.stored.items() if world.planner.state.sibling(t) is not None}

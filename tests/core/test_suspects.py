@@ -196,7 +196,7 @@ def test_a_held_out_prompt_that_kills_engines_counts_as_nothing_and_is_asked_onc
     config = job_config(
         steps=20,
         data={"promptsPerStep": 2, "groupSize": 2},
-        evaluation={"samples": 6, "everySteps": 1},
+        evaluation={"samples": 10, "everySteps": 1},
     )
     world = World(
         config, reward=lambda _: 1.0, poison=lambda work: work.trajectory.startswith("e") and work.prompt == 3
@@ -208,7 +208,8 @@ def test_a_held_out_prompt_that_kills_engines_counts_as_nothing_and_is_asked_onc
     done = [r for r in records(world) if isinstance(r, Evaluated)]
     assert len(done) > 3
     assert {r.killers for r in done} == {(3,)}
-    assert {r.sampled for r in done} == {5 / 6}
+    assert {(r.sampled, r.failed) for r in done} == {(9 / 10, 2)}
+    assert {r.error.partition(": ")[0] for r in done} == {"prompt 3"}
     assert not aborted(world)
     assert max(int(t[1]) for held in world.deaths for t in held if t.endswith("-3.0")) == 0
 

@@ -15,7 +15,6 @@ import pytest
 from full_disk import files_of_at_most
 
 from rljob_contract.tiny_models import tiny_model
-from rljob_runtime.data.files import FileSource
 from runs import PATIENCE, RLJOB, LiveRun, audit, write_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -105,45 +104,36 @@ def test_a_job_that_failed_in_user_code_continues_once_the_code_is_mended(runs: 
     assert verdict.returncode == 0, verdict.stdout
 
 
-def test_a_job_that_failed_of_its_data_continues_once_rows_are_mended_in_their_places(runs: Runs):
+def test_a_run_continues_with_rows_that_are_mended_in_their_places_and_with_no_others(runs: Runs):
     file = runs.folder / "rows.jsonl"
     rows: list[dict[str, str | None]] = [{"question": f"{i}+1=", "answer": str(i + 1)} for i in range(60)]
 
     def write(written: list[dict[str, str | None]]) -> None:
         file.write_text("".join(json.dumps(row) + "\n" for row in written))
 
-    write(rows)
-    first = FileSource(str(file), kind="jsonl", options={}, seed=0, path="spec.data").item(0)
-    write([row if row == first else {**row, "question": None} for row in rows])
-    run = runs.start(
-        data={
-            "source": "jsonl",
-            "dataset": str(file),
-            "options": {},
-            "seed": 0,
-            "promptTemplate": "{{ question.strip() }}",
-        },
-        reward={"functions": ["exact_match"]},
+    write([*rows, {"question": None, "answer": "1"}, {"question": "1+1=", "answer": None}])
+    data = {"source": "jsonl", "dataset": str(file), "options": {}, "seed": 0, "onBadRow": "Skip"}
+    run = runs.start(data={**data, "promptTemplate": "{{ question }}"}, reward={"functions": ["exact_match"]})
+    assert run.wait() == 0, run.said
+    assert "spec.data: 2 of 62 rows are left out: 'question' is null (row 61);" in run.said
+    more = (
+        f"to continue: rljob run {runs.folder / 'job.yaml'} --output {run.output} --resume --set spec.steps=6"
     )
-    assert run.wait() == 1, run.said
-    assert "PromptUnsendable" in run.said
-    assert stated(run.said)["at fault"] == "your data"
-    assert "each in its place" in stated(run.said)["to do"]
 
     write(rows[:-1])
     before = contents(run.output)
-    refused = runs.next(run.said)
+    refused = runs.next(more)
     assert refused.returncode == 2, refused.stderr
     assert "spec.data.dataset" in refused.stderr
-    assert "has 59 rows, and had 60 when this job was last run" in refused.stderr
+    assert "has 59 rows to train, and had 60 when this job was last run" in refused.stderr
     assert "mended in its place" in refused.stderr
     assert contents(run.output) == before
 
-    write(rows)
-    again = runs.next(run.said)
+    write([*rows[:-1], {"question": "2+2=", "answer": "4"}])
+    again = runs.next(more)
     assert again.returncode == 0, again.stdout + again.stderr + run.logs()
     assert f"changed since the last run: {file}; its 60 rows keep their places" in again.stdout
-    assert run.summary()["steps"] == STEPS
+    assert run.summary()["steps"] == 6
     verdict = audit(run.output)
     assert verdict.returncode == 0, verdict.stdout
 

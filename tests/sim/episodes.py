@@ -180,7 +180,7 @@ class Games:
             def item(self, index: int) -> dict[str, Any]:
                 return {"index": index}
 
-        with patch.object(episode_starts, "open_items", lambda *_: Items()):
+        with patch.object(episode_starts, "open_job_items", lambda *_: Items()):
             yield
 
     def happens(self, rate: float) -> bool:

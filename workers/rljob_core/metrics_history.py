@@ -15,7 +15,7 @@ def kind_of(line: StepMetrics) -> LineKind:
         return "end"
     if line.reward_mean is not None:
         return "commit"
-    return "evaluation" if line.heldout_sampled is not None else "other"
+    return "evaluation" if line.is_evaluation else "other"
 
 
 class SeenLines:

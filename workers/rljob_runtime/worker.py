@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, closing
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rljob_core import worker_protocol
 from rljob_core.config import JobConfig
@@ -42,6 +43,9 @@ from rljob_runtime.process.termination import crashed, terminate
 from rljob_runtime.telemetry.catalogue import CATALOGUE
 from rljob_runtime.telemetry.recorder import Recorder
 from rljob_runtime.telemetry.serve import served
+
+if TYPE_CHECKING:
+    from rljob_runtime.data.prompts import PromptSource
 
 # The user sees within ten seconds that the server does not answer. `rljob run` or the kubelet restarts the role.
 _CONNECT_SECONDS = 7.0
@@ -82,7 +86,6 @@ async def _streams(
 async def _coordinator(
     config: JobConfig, store: MessageStore, stop: asyncio.Event, recorder: Recorder
 ) -> None:
-    from rljob_runtime.data.prompts import open_prompts
     from rljob_runtime.process.config_watch import lost_sites
     from rljob_runtime.roles.coordinator import Coordinator
     from rljob_runtime.roles.coordinator.token_counts import token_counter
@@ -93,7 +96,7 @@ async def _coordinator(
 
     for warning in check_links(config):
         log.warning("%s", warning)
-    training, held_out = open_prompts(config)
+    training, held_out = await asyncio.to_thread(_checked_prompts, config)
     count_tokens = token_counter(config)
     instance = f"{os.environ.get(worker_protocol.POD, 'coordinator')}.{secrets.token_hex(4)}"
     log_folder = os.environ.get(worker_protocol.DECISIONS)
@@ -136,6 +139,18 @@ def _check_model(config: JobConfig) -> None:
 
     check_whole(local_path(config.spec.model.uri, field="spec.model.uri"))
     model_folder(config)
+
+
+def _checked_prompts(config: JobConfig) -> tuple[PromptSource, PromptSource]:
+    """The prompts to train on and the held-out ones, all rows of which are checked."""
+    from rljob_runtime.data.prompts import open_prompts
+    from rljob_runtime.roles.coordinator.data_checks import ScanReport, check_data
+
+    report = ScanReport(log.info)
+    training, held_out = open_prompts(config, report)
+    for warning in check_data(config, training, held_out):
+        log.warning("%s", warning)
+    return training, held_out
 
 
 async def _rollout(config: JobConfig, store: MessageStore, stop: asyncio.Event, recorder: Recorder) -> None:

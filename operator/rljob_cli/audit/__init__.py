@@ -93,6 +93,11 @@ def _counts(run: AuditedRun) -> dict[str, object]:
             for group in groups
             if any(UNSENDABLE in abort.causes.values() for abort in group.aborted[:1])
         ),
+        "unscored_answers": [
+            {"version": r.version, "failed": r.failed, "answers": 2 * r.samples, "error": r.error}
+            for _, r in sorted(run.history.evaluated.items())
+            if r.failed
+        ],
         "resumed": len(run.history.resumed),
         "resumed_tokens": sum(run.history.resumed),
         "open": sum(len(group.members) for group in groups if not group.ended),

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator
 from typing import Any
 
 from rljob_cli.audit.evidence import Violation
-from rljob_core.records import Evaluated
+from rljob_core.records import Evaluated, evaluation_fails
 
 
 def is_due(version: int, spec: dict[str, Any]) -> bool:
@@ -37,6 +37,12 @@ def unfounded(
     if record.newest > version:
         text = f"has answers with tokens of version {record.newest}, which did not exist"
         yield Violation(name, text)
+    if not 2 * len(record.killers) <= record.failed <= 2 * record.samples:
+        yield Violation(name, f"has {record.failed} answers without a score, of {2 * record.samples}")
+    fails = evaluation_fails(failed=record.failed, samples=record.samples)
+    if {record.sampled is None, record.greedy is None} != {fails}:
+        text = f"has {record.failed} answers without a score, of {2 * record.samples}, and "
+        yield Violation(name, text + ("a score all the same" if fails else "no score for it"))
     if spec is None:
         return
     settings = spec.get("evaluation")

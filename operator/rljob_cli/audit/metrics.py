@@ -8,7 +8,7 @@ If its claim is lost, too, its successor counts as many coordinators, but its wr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isclose
 from statistics import fmean
@@ -33,6 +33,7 @@ _WORDS = {
     "heldout_greedy": "greedy held-out reward",
     "heldout_mixed": "number of answers with tokens of later versions",
     "heldout_newest": "newest version of any answer",
+    "heldout_failed": "number of answers without a score",
 }
 _STATS = ("staleness_mean", "staleness_max")
 
@@ -104,7 +105,7 @@ class _Judge:
         """What a line says and the ledger does not."""
         if line.reward_mean is not None:
             yield from self._of_step(line, source)
-        if line.heldout_sampled is not None:
+        if line.is_evaluation:
             yield from self._of_evaluation(line, source)
         history = self.run.history
         if (
@@ -148,8 +149,12 @@ class _Judge:
             return
         if self._may_be_lost(line, history.evaluators[line.version]) and not self._is_too_early(line):
             return
-        known: dict[str, float] = {"heldout_sampled": record.sampled, "heldout_greedy": record.greedy}
-        known |= {"heldout_mixed": record.mixed, "heldout_newest": record.newest}
+        known: dict[str, float | None] = {"heldout_sampled": record.sampled, "heldout_greedy": record.greedy}
+        known |= {
+            "heldout_mixed": record.mixed,
+            "heldout_newest": record.newest,
+            "heldout_failed": record.failed,
+        }
         yield from self._differences(line.version, known, {n: getattr(line, n) for n in known}, source)
 
     def _may_be_forgotten(self, line: StepMetrics) -> bool:
@@ -174,12 +179,13 @@ class _Judge:
         return line.epoch < writer or (line.epoch == writer and writer in self.lost)
 
     def _differences(
-        self, version: int, known: dict[str, float], stated: dict[str, float | None], source: str
+        self, version: int, known: Mapping[str, float | None], stated: dict[str, float | None], source: str
     ) -> Iterator[Violation]:
         for name, right in known.items():
             said = stated.get(name)
-            if said is not None and not isclose(said, right, rel_tol=1e-9, abs_tol=1e-12):
-                text = f"its {_WORDS[name]} is {right:g} by the ledger, and {said:g} in {source}"
+            if said is not None and (right is None or not isclose(said, right, rel_tol=1e-9, abs_tol=1e-12)):
+                known_as = "none" if right is None else f"{right:g}"
+                text = f"its {_WORDS[name]} is {known_as} by the ledger, and {said:g} in {source}"
                 yield Violation((f"version {version}",), text)
 
     def _unknown(self, name: str, what: str, source: str) -> Iterator[Violation]:

@@ -117,8 +117,9 @@ def _evaluated(run: AuditedRun) -> dict[str, object]:
             ("reward", "heldout_sampled", record.sampled),
             ("greedy", "heldout_greedy", record.greedy),
             ("mixed", "heldout_mixed", record.mixed),
+            ("failed", "heldout_failed", record.failed),
         ):
-            published = [getattr(line, field) for line in lines if line.heldout_sampled is not None]
+            published = [getattr(line, field) for line in lines if line.is_evaluation]
             values[f"heldout_{name}_{when}"] = frozenset([right, *published])
     return values
 

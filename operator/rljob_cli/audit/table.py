@@ -73,6 +73,13 @@ def print_table(console: Console, findings: Findings) -> None:
             f"{len(unsent):,} prompts could not be sent to engines, by the coordinator's word: {shown}",
             highlight=False,
         )
+    for one in counts["unscored_answers"][:_IDS_SHOWN]:
+        console.print(
+            f"{one['failed']:,} of {one['answers']:,} held-out answers have no score at version {one['version']}: "
+            f"{one['error']}",
+            highlight=False,
+            markup=False,
+        )
     if counts["resumed"]:
         console.print(
             f"{counts['resumed']:,} times an engine continued where another had stopped: "

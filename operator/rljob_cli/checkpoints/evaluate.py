@@ -123,7 +123,8 @@ async def evaluate(
             "spec.rollout.environment",
             "no episodes are played here yet: spec.evaluation scores checkpoints in episodes while the job trains",
         )
-    prompts = PromptSource(config.spec.data, model_uri=str(model))
+    prompts = PromptSource(config.spec.data, model_uri=str(model), reads=config.spec.reward.fields)
+    prompts.check_rows()
     count = min(samples, getattr(prompts.items, "rows", samples))
     tokenizer = Tokenizer(model)
     encode = prompt_encoder(config.spec.data, tokenizer)

@@ -8,7 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
+
+import typer
 
 from rljob_cli.manifest.load import InvalidManifest
 from rljob_core.config import JobConfig
@@ -207,15 +210,16 @@ def _trainer_device(config: JobConfig) -> None:
 
 
 def _data_and_rewards(config: JobConfig) -> list[str]:
-    from rljob_cli.job_checks.data_rows import data_warnings
     from rljob_runtime.data.prompts import open_prompts
     from rljob_runtime.rewards.job_items import JobItems
     from rljob_runtime.rewards.registry import resolve
     from rljob_runtime.rewards.trial import load_on_trial, names_user_code
+    from rljob_runtime.roles.coordinator.data_checks import ScanReport, check_data
 
-    training, held_out = open_prompts(config)
+    report = ScanReport(partial(typer.echo, err=True))
+    training, held_out = open_prompts(config, report)
+    warnings = check_data(config, training, held_out)
     setup = JobItems(config).setup
-    warnings: list[str] = []
     if names_user_code(setup):  # which may end the process that imports it, or never return
         trial = load_on_trial(setup, call_seconds=min(config.spec.reward.timeout_seconds, _CALL_SECONDS))
         if trial.error is not None:
@@ -224,8 +228,7 @@ def _data_and_rewards(config: JobConfig) -> list[str]:
     else:
         resolve(config.spec.reward.called, training)
         resolve(config.spec.reward.called, held_out)
-    sources = (training,) if held_out is training else (training, held_out)
-    return [*warnings, *(warning for source in sources for warning in data_warnings(config, source))]
+    return warnings
 
 
 def _environment(config: JobConfig) -> None:

@@ -28,7 +28,7 @@ def lines() -> Iterator[str]:
     yield "# Keys of metrics.jsonl"
     yield ""
     yield "Each line of a run's `metrics.jsonl` is a JSON object: a commit (`reward_mean` is set), an evaluation"
-    yield "(`heldout_sampled` is set) or the end (`finished` is set). `rljob compare` reads it."
+    yield "(`heldout_sampled` or `heldout_failed` is set) or the end (`finished` is set). `rljob compare` reads it."
     for title, kind, more in _OBJECTS:
         yield ""
         yield f"## {title if kind is StepMetrics else f'`{title}`'}"

@@ -165,7 +165,7 @@ def run(
                     _say_finished(folder, job, steps)
                     return
                 before = known.data if known is not None else {}
-                data = training_rows(local.spec.data, before)
+                data = training_rows(local.spec, before)
                 identity = identity_of(
                     job,
                     given,

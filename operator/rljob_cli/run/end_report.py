@@ -79,7 +79,7 @@ def _prompts(numbers: Sequence[int], job: RLJob) -> Iterator[str]:
     from rljob_runtime.data.prompts import PromptSource
 
     try:
-        source = PromptSource(job.spec.data, model_uri=job.spec.model.uri)
+        source = PromptSource(job.spec.data, model_uri=job.spec.model.uri, reads=job.spec.reward.fields)
         for number in numbers:
             answer = source.item(number).get("answer")
             known = f", answer {one_line(str(answer))!r}" if answer is not None else ""

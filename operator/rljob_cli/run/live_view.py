@@ -96,6 +96,8 @@ class LiveView:
             self._trainer_rate.commit(line.stats.tokens)
         if line.heldout_mixed:
             self.note(f"held-out at version {line.version}:{mixed(line)}")
+        if line.unscored:
+            self.note(f"warning: held-out at version {line.version}: {line.unscored}")
         self.refresh(progress)
 
     def refresh(self, progress: RunProgress) -> None:
@@ -191,9 +193,10 @@ def _sites(progress: RunProgress) -> list[Text]:
 
 
 def _sampled(line: StepMetrics) -> str:
-    """An evaluation's score, with the number of answers that hold tokens of later versions."""
+    """An evaluation's score, with the numbers of answers that hold tokens of later versions, and that failed."""
     mixed = f" ({line.heldout_mixed} mixed)" if line.heldout_mixed else ""
-    return f"{decimal(line.heldout_sampled)}{mixed}"
+    failed = f" ({line.heldout_failed} failed)" if line.heldout_failed else ""
+    return f"{decimal(line.heldout_sampled)}{mixed}{failed}"
 
 
 def _ends(lines: list[StepMetrics]) -> list[StepMetrics]:

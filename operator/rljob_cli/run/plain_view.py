@@ -53,6 +53,8 @@ class PlainView:
                 f"held-out at version {line.version}: {decimal(line.heldout_sampled)} sampled, "
                 f"{decimal(line.heldout_greedy)} greedy{mixed(line)}"
             )
+            if line.unscored:
+                self._print(f"warning: held-out at version {line.version}: {line.unscored}")
 
     def refresh(self, progress: RunProgress) -> None:  # noqa: ARG002  the protocol's
         """Print the kept step if two seconds have passed since the last one."""

@@ -86,7 +86,7 @@ def _counts_of_lines(progress: RunProgress) -> dict[str, Any]:
         "steps": progress.step,
         **_evaluated(
             [
-                (e.heldout_sampled, e.heldout_greedy, e.heldout_mixed)
+                (e.heldout_sampled, e.heldout_greedy, e.heldout_mixed, e.heldout_failed)
                 for e in (*evaluations[:1], *evaluations[-1:])
             ]
         ),
@@ -103,7 +103,7 @@ def _counts_of_ledger(state: JobState) -> dict[str, Any]:
     evaluated = [state.evaluated[choose(state.evaluated)] for choose in (min, max) if state.evaluated]
     return {
         "steps": state.version,
-        **_evaluated([(e.sampled, e.greedy, e.mixed) for e in evaluated]),
+        **_evaluated([(e.sampled, e.greedy, e.mixed, e.failed) for e in evaluated]),
         "trajectories": _trajectories(state.counts, state.aborted),
         "attempts_failed": dict(state.attempts_failed),
         "trainer_attempts": state.trainer.attempt if state.trainer else 0,
@@ -116,13 +116,14 @@ def _trajectories(counts: Mapping[str, int], aborted: Mapping[str, int]) -> dict
     return {**numbers, "aborted": dict(aborted)}
 
 
-def _evaluated(scores: Sequence[tuple[float | None, float | None, int]]) -> dict[str, Any]:
-    """The first and the last evaluation: mean rewards, and how many answers hold tokens of later versions."""
-    found = scores or [(None, None, 0)] * 2
+def _evaluated(scores: Sequence[tuple[float | None, float | None, int, int]]) -> dict[str, Any]:
+    """The first and the last evaluation: mean rewards, how many answers hold tokens of later versions, and
+    how many have no score."""
+    found = scores or [(None, None, 0, 0)] * 2
     return {
         f"heldout_{name}_{when}": score[number]
         for when, score in zip(("before", "after"), found, strict=True)
-        for number, name in enumerate(("reward", "greedy", "mixed"))
+        for number, name in enumerate(("reward", "greedy", "mixed", "failed"))
     }
 
 

@@ -116,6 +116,19 @@ def _sampling(commits: Sequence[StepMetrics], spec: RLJobSpec) -> list[NoSignal]
     ]
 
 
+def unscored(evaluations: Sequence[StepMetrics]) -> list[NoSignal]:
+    """That held-out answers have no score, if some of the newest evaluation do not.
+
+    Args:
+        evaluations: their lines, in order.
+    """
+    newest = evaluations[-1] if evaluations else None
+    if newest is None or not newest.unscored:
+        return []
+    reason = "EvaluationFailed" if newest.heldout_sampled is None else "AnswersUnscored"
+    return [NoSignal(reason, f"at version {newest.version}, {newest.unscored}")]
+
+
 def _solved(commits: Sequence[StepMetrics]) -> NoSignal | None:
     """The good news that the newest steps have nothing left to teach; None if it is not that.
 

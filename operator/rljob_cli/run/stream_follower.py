@@ -13,7 +13,7 @@ from functools import partial
 
 from rljob_cli.run.metrics_file import MetricsFile
 from rljob_cli.run.run_progress import RunProgress
-from rljob_cli.run.signal_watch import NoSignal, SignalWatch, judge
+from rljob_cli.run.signal_watch import NoSignal, SignalWatch, judge, unscored
 from rljob_cli.run.view import View
 from rljob_core.errors import StoreUnavailable
 from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, STEP_METRICS, StepMetrics
@@ -117,13 +117,13 @@ class StreamFollower:
         if not before:
             self._metrics.append(line)
             self._view.line(line, self._progress)
-            for warning in self._signal.new(self.warnings):
+            for warning in self._signal.new(judge(self._progress.commits, self._spec)):
                 self._view.note(warning.line)
 
     @property
     def warnings(self) -> list[NoSignal]:
-        """Why the newest steps teach nothing."""
-        return judge(self._progress.commits, self._spec)
+        """Why the newest steps teach nothing, or the newest evaluation says less than it should."""
+        return [*judge(self._progress.commits, self._spec), *unscored(self._progress.evaluations)]
 
     async def _follow_engines(self, store: MessageStore) -> None:
         async for key, value in store.watch_signals():

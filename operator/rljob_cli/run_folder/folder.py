@@ -43,7 +43,7 @@ from rljob_operator.cluster.local.replace_text import replace_text
 from rljob_runtime.process.fsync import create_folder
 from rljob_runtime.storage.plain_files import read_plain
 
-FORMAT: Literal[1] = 1
+FORMAT: Literal[2] = 2
 """Of a run's folder; `job.json` says it. Raised with any change that another release would misread."""
 LARGEST_FILE = 64 << 20
 """Bytes of a JSON file in a run's folder at most."""
@@ -82,7 +82,8 @@ class Identity:
         patches: the changes by `rljob patch` since then, in the form of `--set`.
         origin: folder of the manifest's file: relative paths start there, and reward functions are imported from it.
         links: the link of each Site that the manifest's file describes, as in its spec.
-        data: `rows` and `digest` of the file of training data at the last start; empty if there is no file.
+        data: `rows`, `used` and `digest` of the file of training data at the last start; empty if there is no file
+            (`rljob_cli.job_checks.training_rows`).
         viewer: path of a viewer's NATS credentials, if the folder mirrors a job on a cluster (`rljob_cli.kubectl`).
         mirrors: whether it does: its storage is elsewhere.
         downloads: `revision` and `path` of what was downloaded, by the URI in the manifest: the revision stays the one
@@ -105,7 +106,7 @@ class Identity:
     viewer: str = ""
     mirrors: bool = False
     downloads: Annotated[dict[str, dict[str, str]], AfterValidator(_downloads)] = field(default_factory=dict)
-    format: Literal[1] = FORMAT
+    format: Literal[2] = FORMAT
 
     __pydantic_config__ = ConfigDict(strict=True, extra="forbid")
 

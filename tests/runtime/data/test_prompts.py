@@ -20,6 +20,7 @@ from rljob_core.errors import SpecError
 from rljob_core.spec import DataSpec, RLJobSpec
 from rljob_runtime.data.prompts import PromptSource, open_prompts
 from rljob_runtime.model.tokenizer import Tokenizer
+from rljob_runtime.rewards.job_items import JobItems
 
 SUMS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
 CHAT = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{{ eos_token }}{% endfor %}<assistant>"
@@ -33,11 +34,13 @@ def sums(**data: Any) -> PromptSource:
     return source(dataset="chain_sum", **{"options": SUMS, **data})
 
 
-def config(*, data: dict[str, Any], evaluation: dict[str, Any] | None) -> JobConfig:
+def config(
+    *, data: dict[str, Any], evaluation: dict[str, Any] | None, model: Path | str = "model"
+) -> JobConfig:
     spec = RLJobSpec.model_validate(
         {
             "steps": 1,
-            "model": {"uri": "model"},
+            "model": {"uri": str(model)},
             "data": data,
             "evaluation": evaluation,
             "rollout": {"pools": [{"name": "local"}]},
@@ -235,7 +238,71 @@ def test_values_are_exactly_what_the_file_says(tmp_path: Path) -> None:
             (found.item(number) for number in range(len(rows))), key=lambda row: int(row["question"])
         )
         assert [[*map(repr, row.items())] for row in items] == [[*map(repr, row.items())] for row in rows]
-        assert sorted(found.missing("answer")) == [8, 13]
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{{ context }}=", "'context' is null"),
+        ("{{ context | trim }}=", "'context' is null"),
+        ("{{ question ~ context }}", "'context' is null"),
+        ("{{ metadata.source }}", "'metadata.source' is null"),
+        ("{% if context is none %}a{% endif %}{% if context %}b{% endif %}", "a"),
+        ("{{ context or 'a' }}{{ context | default('b') }}{{ metadata | tojson }}", 'ab{"source": null}'),
+    ],
+)
+def test_null_is_never_written_into_a_prompt(tmp_path: Path, template: str, expected: str) -> None:
+    row = {"question": "1", "context": None, "metadata": {"source": None}}
+    data = {"source": "jsonl", "dataset": jsonl(tmp_path / "r.jsonl", [row]), "promptTemplate": template}
+    if "is null" not in expected:
+        assert source(**data).text(0) == expected
+        return
+    with pytest.raises(SpecError, match=expected):
+        source(**data)
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ({"question": None}, "'question' is null"),
+        ({"messages": None}, "'messages' is null"),
+        ({"messages": [{"role": "user", "content": None}]}, "has no content"),
+    ],
+)
+def test_null_is_never_written_into_a_chat(tmp_path: Path, message: dict[str, Any], words: str) -> None:
+    model = save_tokenizer(tmp_path / "model", chat=CHAT)
+    file = jsonl(
+        tmp_path / "q.jsonl", [{"question": "1", "messages": [{"role": "user", "content": "1"}]}, message]
+    )
+    prompts = source(model, source="jsonl", dataset=file, promptTemplate=None, onBadRow="Skip")
+    assert prompts.left_out.startswith("1 of 2 rows are left out: ")
+    assert prompts.left_out.endswith(f"{words} (row 2)")
+    assert prompts.text(7) == "<user>1<end><assistant>"
+
+
+def test_rows_that_are_left_out_have_no_number_in_any_process(tmp_path: Path) -> None:
+    rows = [{"question": "1" * n, "answer": None if n % 3 else str(n)} for n in range(1, 31)]
+    (tmp_path / "data").mkdir()
+    jsonl(tmp_path / "data" / "a.jsonl", rows[:20])
+    jsonl(tmp_path / "data" / "b.jsonl", rows[20:])
+    data = {
+        "source": "jsonl",
+        "dataset": str(tmp_path / "data"),
+        "onBadRow": "Skip",
+        "filter": {"maxPromptTokens": 20},
+    }
+    job = config(data=data, evaluation=None, model=save_tokenizer(tmp_path / "model"))
+    training, _ = open_prompts(job)
+    assert training.left_out.startswith(
+        "24 of 30 rows are left out: `answer`, which exact_match reads, is null (rows 1 of a.j"
+    )
+    assert "the prompt has more than 20 tokens (rows 1 of b.jsonl, 2 of b.jsonl," in training.left_out
+    epoch = [training.item(index)["answer"] for index in range(6)]
+    assert sorted(epoch, key=int) == ["3", "6", "9", "12", "15", "18"]
+    scored = JobItems(job)
+    assert [scored.item(index, held_out=False) for index in range(20)] == [
+        training.item(index) for index in range(20)
+    ]
 
 
 def test_an_empty_parquet_file_is_refused(tmp_path: Path) -> None:
@@ -303,7 +370,7 @@ def test_without_a_template_the_tokenizer_renders_the_chat(tmp_path: Path) -> No
     ("chat", "row", "message"),
     [
         (None, {"question": "1"}, r"spec\.data\.promptTemplate: .*this model has none"),
-        (CHAT, {"prompt": "1"}, r"spec\.data\.dataset: .*`messages` or `question`; items have prompt"),
+        (CHAT, {"prompt": "1"}, r"spec\.data\.dataset: .*`messages` or `question`; .* has prompt"),
         ("{{ raise_exception('no turns') }}", {"question": "1"}, "refuses the messages: no turns"),
         ("{{ 'Q: ' + messages[0].content }}", {"question": None}, "refuses the messages: TypeError"),
         (CHAT, {"messages": "Q"}, "`messages` must be a list of objects"),

@@ -273,7 +273,7 @@ async def test_the_data_are_read_by_one_thread_though_episodes_are_cancelled(
             return {"index": index}
 
     data = Slow()
-    monkeypatch.setattr(episode_starts, "open_items", lambda *_: data)
+    monkeypatch.setattr(episode_starts, "open_job_items", lambda *_: data)
     starts = EpisodeStarts(episodes(tmp_path, model, user_module(tmp_path, monkeypatch, ECHO)), max_turns=3)
     await starts.open()
     first = asyncio.create_task(starts.start_of(work(0)))

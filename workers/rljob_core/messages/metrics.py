@@ -68,7 +68,8 @@ class PoolSpeed:
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """One line of metrics.jsonl: a commit (`reward_mean` is set), an evaluation (`heldout_sampled` is set) or the end.
+    """One line of metrics.jsonl: a commit (`reward_mean` is set), an evaluation (`heldout_sampled` or `heldout_failed`
+    is set) or the end.
 
     Attributes:
         step, version: committed steps; of an evaluation, the version that was evaluated.
@@ -79,6 +80,8 @@ class StepMetrics:
         last_version: the version that ends the job, if it is a later one than `spec.steps`; else 0.
         heldout_mixed, heldout_newest: answers of the evaluation, of two for each prompt, that hold tokens of later
             versions, and the newest of these versions; 0 if none does.
+        heldout_failed, heldout_error: answers of the evaluation, of two for each prompt, that have no score and count
+            as 0, and what the first of them failed of. More than a tenth fail the evaluation: it has no score.
         heldout_seconds: from the evaluation's start, by this coordinator, to its last score.
         response_tokens_mean: mean length of the step's responses.
         optimizer_reset: why the optimizer continued with another state than the one that the newest steps left, and
@@ -126,6 +129,8 @@ class StepMetrics:
     heldout_greedy: float | None = None
     heldout_newest: Annotated[int, OMITTED_IF_EMPTY] = 0
     heldout_mixed: Annotated[int, OMITTED_IF_EMPTY] = 0
+    heldout_failed: Annotated[int, OMITTED_IF_EMPTY] = 0
+    heldout_error: Annotated[str, OMITTED_IF_EMPTY] = ""
     heldout_seconds: Annotated[float | None, OMITTED_IF_NONE] = None
     response_tokens_mean: float | None = None
     groups_uniform: Annotated[float | None, OMITTED_IF_NONE] = None
@@ -161,6 +166,23 @@ class StepMetrics:
     sites_held: Annotated[tuple[str, ...], OMITTED_IF_EMPTY] = ()
     trained_at: Annotated[dict[str, int], OMITTED_IF_EMPTY] = field(default_factory=dict)
     swaps: Annotated[dict[str, tuple[WeightSwap, ...]], OMITTED_IF_EMPTY] = field(default_factory=dict)
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether it is the line of an evaluation, also of one that fails."""
+        return self.heldout_sampled is not None or self.heldout_failed > 0
+
+    @property
+    def unscored(self) -> str:
+        """In words, how many answers of an evaluation have no score, and why; empty if all have one."""
+        if not self.heldout_failed:
+            return ""
+        count = (
+            "count as 0"
+            if self.heldout_sampled is not None
+            else "are more than a tenth: the evaluation fails"
+        )
+        return f"{self.heldout_failed} held-out answers have no score and {count}; {self.heldout_error}"
 
 
 STEP_METRICS: TypeAdapter[StepMetrics] = TypeAdapter(StepMetrics)

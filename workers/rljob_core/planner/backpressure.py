@@ -95,7 +95,7 @@ def _give_up_prompt(context: PlannerContext, prompt: int, reason: str, *, evalua
     """End what waits for engines: none can be sent this prompt."""
     run, group = context.evaluation, context.state.groups.get(group_id(prompt))
     if evaluation and run is not None:
-        for answer, attempt, engine in run.give_up(prompt):
+        for answer, attempt, engine in run.give_up(prompt, f"{UNSENDABLE}: {reason}"):
             context.messages.payloads.release([(answer, attempt)])
             if engine:  # the prompt was measured, and raised when it was to be sent
                 context.liveness.free_slot(engine)

@@ -307,6 +307,8 @@ def advance_evaluation(context: PlannerContext) -> None:
             sampled=run.mean("sampled"),
             greedy=run.mean("greedy"),
             samples=run.samples,
+            failed=run.failed,
+            error=run.error if run.failed else "",
             killers=tuple(run.killers),
             newest=max(later, default=0),
             mixed=len(later),

@@ -38,6 +38,8 @@ from rljob_core.words import is_word
 
 UNNAMED = "EngineFailed"
 """Reason of an end for which an engine gives no word that could be counted."""
+_KILLED = "EngineLost: engines died while they generated its answers"
+"""What a held-out prompt is given up for if its answers kill engines."""
 CARRIED = frozenset({REJECTED, "WeightsUnavailable", RELEASED})
 """Why an engine gives back what another engine may continue: it has not begun it, or was asked to release it."""
 
@@ -149,7 +151,7 @@ def hand_over(context: PlannerContext, engine: str, reason: str) -> None:
         endings.reset_sibling(context, sibling, reason, failure=False, carries=migration.carries(context))
     if (run := context.evaluation) is not None:
         for answer in run.answers_at(engine):
-            run.retry(answer, max_attempts=0, failure=False)
+            run.retry(answer)
     _retire(context, engine, had, site)
 
 
@@ -235,9 +237,9 @@ def _lose_answer(context: PlannerContext, answer: str, *, failure: bool) -> bool
     failure = failure and run.is_suspect(answer)
     if not failure or run.failures.get(answer, 0) + 1 < attempts:
         run.deaths[answer] = run.deaths.get(answer, 0) + 1
-        run.retry(answer, max_attempts=attempts, failure=failure)
+        run.retry(answer, max_attempts=attempts, failure=_KILLED if failure else "")
         return False
-    for other, attempt, engine in run.give_up(prompt_of(answer)):
+    for other, attempt, engine in run.give_up(prompt_of(answer), _KILLED):
         context.messages.payloads.release([(other, attempt)])
         if engine and other != answer:
             context.liveness.free_slot(engine)
@@ -267,7 +269,8 @@ def on_generation_ended(context: PlannerContext, event: GenerationEnded) -> None
         if run is not None and run.holds(event.trajectory, event.attempt):
             context.liveness.free_slot(event.engine)
             attempts = context.spec.pipeline.max_attempts
-            run.retry(event.trajectory, max_attempts=attempts, failure=event.failure)
+            failure = f"{event.reason}: {event.detail}" if event.failure else ""
+            run.retry(event.trajectory, max_attempts=attempts, failure=failure)
         return
     sibling = context.state.sibling(event.trajectory)
     if sibling is None or sibling.state is not State.GENERATING:

@@ -1,7 +1,8 @@
 """A running evaluation: every held-out prompt is answered once sampled and once greedily, outside the buffers.
 
 Only its result goes into the ledger, so a coordinator that restarts runs it again. An answer that is given up counts as
-0, so that the scores of all versions are means over the same prompts. A prompt whose answers kill engines is not asked
+0, so that the scores of all versions are means over the same prompts; the result says how many are, and what the first
+failed of. If they are more than a tenth, there is no score. A prompt whose answers kill engines is not asked
 by later evaluations: each would cost as many engines.
 
 Training continues meanwhile, and an engine that has taken the next version answers with it, wholly or from some token
@@ -18,8 +19,11 @@ from dataclasses import dataclass, field
 
 from rljob_core.job_state import SUSPECT_DEATHS
 from rljob_core.messages import Sample
+from rljob_core.records import evaluation_fails
 from rljob_core.trajectory import group_of, sibling_of, trajectory_id
 
+ERROR_CHARACTERS = 500
+"""Of the text that says what an answer failed of."""
 SAMPLES: tuple[Sample, ...] = ("sampled", "greedy")
 
 
@@ -55,6 +59,7 @@ class Evaluation:
         failures: failed attempts of each answer.
         deaths: engines that died while they were generating each answer.
         killers: prompts that were given up because their answers killed engines, now or in an earlier evaluation.
+        error: what the first answer that was given up had failed of; empty if none was.
     """
 
     version: int
@@ -69,6 +74,7 @@ class Evaluation:
     failures: dict[str, int] = field(default_factory=dict)
     deaths: dict[str, int] = field(default_factory=dict)
     killers: dict[int, None] = field(default_factory=dict)
+    error: str = ""
 
     @classmethod
     def start(
@@ -84,7 +90,10 @@ class Evaluation:
         asked = [p for p in range(samples) if p not in killers]
         ids = [trajectory_id(group_id(version, p), s) for p in asked for s in range(len(SAMPLES))]
         attempts = dict.fromkeys(ids, first_attempt)
-        return cls(version, samples, started, deque(ids), attempts, killers=dict.fromkeys(killers))
+        run = cls(version, samples, started, deque(ids), attempts, killers=dict.fromkeys(killers))
+        for prompt in killers:
+            run._fail(prompt, "an earlier evaluation gave it up")
+        return run
 
     def holds(self, trajectory: str, attempt: int) -> bool:
         """Whether the answer is open and this is its current attempt."""
@@ -110,12 +119,19 @@ class Evaluation:
         self._end(trajectory)
         self.scores[trajectory] = reward
 
-    def retry(self, trajectory: str, *, max_attempts: int, failure: bool) -> None:
-        """Generate an answer again, or give it up after `max_attempts` failures."""
+    def retry(self, trajectory: str, *, max_attempts: int = 0, failure: str = "") -> None:
+        """Generate an answer again, or give it up after `max_attempts` failures.
+
+        Args:
+            trajectory: the answer.
+            max_attempts: after which it is given up.
+            failure: what the attempt failed of; empty if it is to blame for nothing.
+        """
         self.engines.pop(trajectory, None)
         self.unscored.pop(trajectory, None)
-        self.failures[trajectory] = self.failures.get(trajectory, 0) + failure
+        self.failures[trajectory] = self.failures.get(trajectory, 0) + bool(failure)
         if failure and self.failures[trajectory] >= max_attempts:
+            self._fail(prompt_of(trajectory), failure)
             self._end(trajectory)
         else:
             self.attempts[trajectory] += 1
@@ -140,18 +156,22 @@ class Evaluation:
         self.deaths.clear()
         self.waiting.extend(t for t in suspected if t not in self.engines)
 
-    def give_up(self, prompt: int) -> list[tuple[str, int, str]]:
-        """Ask a prompt no more, now and in later evaluations: its answers kill engines.
+    def give_up(self, prompt: int, failure: str) -> list[tuple[str, int, str]]:
+        """Ask a prompt no more, now and in later evaluations: its answers kill engines, or it cannot be sent.
 
         Returns:
             Its open answers, their attempts, and the engines that are generating them ("" for none).
         """
         self.killers[prompt] = None
+        self._fail(prompt, failure)
         ids = (trajectory_id(group_id(self.version, prompt), s) for s in range(len(SAMPLES)))
         opened = [(t, self.attempts[t], self.engines.get(t, "")) for t in ids if t in self.attempts]
         for trajectory, _, _ in opened:
             self._end(trajectory)
         return opened
+
+    def _fail(self, prompt: int, failure: str) -> None:
+        self.error = self.error or f"prompt {prompt}: {failure}"[:ERROR_CHARACTERS]
 
     def _end(self, trajectory: str) -> None:
         self.engines.pop(trajectory, None)
@@ -168,6 +188,16 @@ class Evaluation:
         """The newest version of each scored answer that holds tokens of later versions than the evaluated one."""
         return [self.newest[t] for t in self.scores if self.newest[t] > self.version]
 
-    def mean(self, sample: str) -> float:
-        """Mean reward of the `sampled` or the `greedy` answers; an answer that was given up counts as 0."""
+    @property
+    def failed(self) -> int:
+        """The number of answers without a score, once it is done."""
+        return len(SAMPLES) * self.samples - len(self.scores)
+
+    def mean(self, sample: Sample) -> float | None:
+        """Mean reward of the `sampled` or the `greedy` answers; an answer that was given up counts as 0.
+
+        None if more than a tenth of all answers were given up.
+        """
+        if evaluation_fails(failed=self.failed, samples=self.samples):
+            return None
         return sum(r for t, r in self.scores.items() if sample_of(t) == sample) / max(1, self.samples)

@@ -56,10 +56,14 @@ def _on_answer(context: PlannerContext, summary: Summary) -> None:
         return
     engine = run.arrived(summary.trajectory, newest=summary.span.max)
     context.liveness.free_slot(engine)
-    if payload_fault(summary, committed=context.state.version):
+    if fault := payload_fault(summary, committed=context.state.version):
         context.messages.payloads.release([key])
         attempts = context.spec.pipeline.max_attempts
-        run.retry(summary.trajectory, max_attempts=attempts, failure=not _is_ahead(context, engine))
+        run.retry(
+            summary.trajectory,
+            max_attempts=attempts,
+            failure="" if _is_ahead(context, engine) else f"{INVALID}: {fault}",
+        )
     elif early := context.messages.pop_early(key, summary.digest):
         _on_score(context, early)
 
@@ -116,7 +120,7 @@ def on_payload_absent(context: PlannerContext, absent: PayloadAbsent) -> None:
         run = context.evaluation
         if run is not None and run.holds(*key) and run.engines.get(absent.trajectory) == absent.engine:
             context.liveness.free_slot(absent.engine)
-            run.retry(absent.trajectory, max_attempts=0, failure=False)
+            run.retry(absent.trajectory)
         return
     sibling = context.state.sibling(absent.trajectory)
     if sibling is None or sibling.state is not State.GENERATING:
@@ -143,7 +147,7 @@ def on_rewards_complete(context: PlannerContext, complete: RewardsComplete) -> N
             run = context.evaluation
             if run is not None and run.holds(trajectory, attempt) and trajectory in run.unscored:
                 context.messages.payloads.release([(trajectory, attempt)])
-                run.retry(trajectory, max_attempts=0, failure=False)
+                run.retry(trajectory)
             continue
         sibling = context.state.sibling(trajectory)
         if sibling is not None and sibling.attempt == attempt and sibling.state is State.GENERATED:
@@ -166,8 +170,9 @@ def _on_score(context: PlannerContext, result: RewardResult) -> None:
         if result.trajectory not in run.unscored:  # the score came before the payload's header
             context.messages.keep_early(result)
             return
-        if failure_of(result, context.spec):
-            run.retry(result.trajectory, max_attempts=context.spec.pipeline.max_attempts, failure=True)
+        if failure := failure_of(result, context.spec):
+            attempts = context.spec.pipeline.max_attempts
+            run.retry(result.trajectory, max_attempts=attempts, failure=": ".join(failure))
         else:
             run.score(result.trajectory, result.reward)
     context.messages.rewards.release([key])

@@ -195,5 +195,7 @@ class RunningMetrics:
             heldout_greedy=record.greedy,
             heldout_newest=record.newest,
             heldout_mixed=record.mixed,
+            heldout_failed=record.failed,
+            heldout_error=record.error,
             heldout_seconds=seconds,
         )

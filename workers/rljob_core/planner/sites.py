@@ -160,7 +160,7 @@ def _give_answers(context: PlannerContext) -> None:
     for answer, engine in list(run.engines.items()):
         attempt, site = run.attempts[answer], context.site_of(engine)
         context.liveness.free_slot(engine)
-        run.retry(answer, max_attempts=0, failure=False)
+        run.retry(answer)
         endings.cancel(context, engine, [(answer, attempt)], site=site)
 
 

@@ -58,7 +58,7 @@ class RecordBatch:
 
     writer: Writer
     records: tuple[Annotated[Record, Field(discriminator="kind")], ...]
-    version: Literal[1] = 1
+    version: Literal[2] = 2
 
 
 _BATCH: TypeAdapter[RecordBatch] = TypeAdapter(RecordBatch)

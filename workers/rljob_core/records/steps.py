@@ -125,18 +125,28 @@ class Evaluated:
     """Mean scores on the held-out prompts under `version`.
 
     Attributes:
+        sampled, greedy: the means; None if so many answers failed that they would not say how good the version is.
+        failed: answers that have no score, of two for each prompt; they count as 0.
+        error: what the first of them failed of.
         newest, mixed: how many answers hold tokens of later versions, and the newest of these; both 0 if none does.
         killers: prompts whose answers killed their engines: they count as 0, and are not asked again.
     """
 
     version: int
-    sampled: float
-    greedy: float
+    sampled: float | None
+    greedy: float | None
     samples: int
+    failed: Annotated[int, OMITTED_IF_EMPTY] = 0
+    error: Annotated[str, OMITTED_IF_EMPTY] = ""
     killers: Annotated[tuple[int, ...], OMITTED_IF_EMPTY] = ()
     newest: Annotated[int, OMITTED_IF_EMPTY] = 0
     mixed: Annotated[int, OMITTED_IF_EMPTY] = 0
     kind: Literal["evaluated"] = "evaluated"
+
+
+def evaluation_fails(*, failed: int, samples: int) -> bool:
+    """Whether more than a tenth of an evaluation's answers, two for each prompt, have no score."""
+    return 10 * failed > 2 * samples
 
 
 @dataclass(frozen=True, slots=True)

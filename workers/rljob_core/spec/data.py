@@ -35,6 +35,17 @@ STEP_TRAJECTORIES = 50_000
 """A commit is one message of at most 1 MB, and names each of them."""
 
 
+FIELDS_OF_REWARDS = {"exact_match": "answer", "math_verify": "answer", "python_tests": "tests"}
+"""The item's field that a built-in reward reads."""
+
+
+class DataFilter(ApiModel):
+    """Rows of files that are left out."""
+
+    max_prompt_tokens: PositiveCount | None = None
+    """Rows are left out whose prompts, as the model reads them, have more tokens."""
+
+
 class DataSpec(ApiModel):
     """Where prompts come from."""
 
@@ -53,6 +64,11 @@ class DataSpec(ApiModel):
     `messages` (or its question)."""
     chat_template_kwargs: Options = Field(default={})
     """Arguments of the tokenizer's chat template, for instance enable_thinking: false."""
+    filter: DataFilter = DataFilter()
+    """Rows of files that are left out."""
+    on_bad_row: Literal["Refuse", "Skip"] = "Refuse"
+    """What becomes of a job of whose rows some lack what the template or a built-in reward reads, or have null there:
+    it is refused, or these rows are left out."""
     prompts_per_step: Annotated[int, Field(ge=1, le=65536)] = 16
     """Groups in one training step."""
     group_size: Annotated[int, Field(ge=1, le=1024)] = 8
@@ -68,9 +84,22 @@ class DataSpec(ApiModel):
             "lower one of them",
             lambda s: s.prompts_per_step * s.group_size <= STEP_TRAJECTORIES,
         ),
+        Rule(
+            "filter",
+            "self.source != 'reasoning-gym' || !has(self.filter.maxPromptTokens)",
+            "a reasoning-gym task has no rows to leave out: remove filter.maxPromptTokens, or choose easier options",
+            lambda s: s.source != "reasoning-gym" or s.filter.max_prompt_tokens is None,
+        ),
         DATA_FORM,
         FILES_ONLY,
     )
+
+    @property
+    def leaves_rows_out(self) -> bool:
+        """Whether a file's rows have to be read before it is known which of them count."""
+        if self.source == "reasoning-gym":
+            return False
+        return self.on_bad_row == "Skip" or self.filter.max_prompt_tokens is not None
 
 
 class EvaluationDataSpec(ApiModel):
@@ -161,3 +190,12 @@ class RewardSpec(ApiModel):
     def called(self) -> list[str]:
         """The functions that reward workers call: all but the environment's own score."""
         return [name for name in self.functions if name != ENVIRONMENT_SCORE]
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The item's fields that functions read, as far as it is known, each with the first one that does."""
+        read = dict[str, str]()
+        for name in self.functions:
+            if name in FIELDS_OF_REWARDS:
+                read.setdefault(FIELDS_OF_REWARDS[name], name)
+        return read

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
-from functools import lru_cache
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from rljob_core.errors import SpecError
@@ -26,7 +29,7 @@ class FileSource:
         path: the manifest's field that describes the data, for errors.
 
     Attributes:
-        rows: their number.
+        rows: the number of those that are items: all, but those that `leave_out` has taken away.
 
     Raises:
         SpecError: the file does not exist, cannot be read or has no rows, or there are options.
@@ -35,25 +38,79 @@ class FileSource:
     def __init__(self, file: str, *, kind: str, options: Mapping[str, Any], seed: int, path: str) -> None:
         if options:
             raise SpecError(f"{path}.options", f"{kind} takes none: remove {', '.join(sorted(options))}")
-        files = data_files(file, kind=kind, path=path)
+        self._files = data_files(file, kind=kind, path=path)
         self._rows: JsonLines | _ParquetRows
-        self._rows = JsonLines(files, path=path) if kind == "jsonl" else _ParquetRows(files, path=path)
+        self._rows = (
+            JsonLines(self._files, path=path) if kind == "jsonl" else _ParquetRows(self._files, path=path)
+        )
         self._seed = seed
+        self._kept = np.arange(len(self._rows))
         self.rows = len(self._rows)
         # Two permutations: groups of the next epoch start before the last groups of this one are rewarded.
         self._order = lru_cache(maxsize=2)(self._permutation)
 
     def item(self, index: int) -> dict[str, Any]:
         """Return the item at `index`: the row's columns."""
-        epoch, offset = divmod(index, len(self._rows))
-        return self._rows[int(self._order(epoch)[offset])]
+        return self._rows[self.row_of(index)]
 
-    def missing(self, column: str) -> list[int]:
-        """Numbers, from 1, of the file's rows whose column is absent or null."""
-        return self._rows.missing(column)
+    def __len__(self) -> int:
+        """The number of rows of the files, also of those that are left out."""
+        return len(self._rows)
+
+    def all_rows(self) -> Iterator[dict[str, Any]]:
+        """The rows in the order of the files, also those that are left out."""
+        return iter(self._rows)
+
+    def row(self, number: int) -> dict[str, Any]:
+        """The row of this number, from 0, in the order of the files."""
+        return self._rows[number]
+
+    def holds(self, row: int) -> bool:
+        """Whether a row of this number, from 0, is an item."""
+        place = np.searchsorted(self._kept, row)
+        return bool(place < self.rows and self._kept[place] == row)
+
+    @property
+    def used(self) -> str:
+        """Digest of the numbers of the rows that are items."""
+        return xxhash.xxh3_64_hexdigest(self._kept.tobytes())
+
+    def leave_out(self, rows: Iterable[int]) -> None:
+        """Leave out rows, by their numbers in the order of the files, from 0; all others are items.
+
+        To be called before the first item is read: items have other numbers afterwards.
+        """
+        self._kept = np.setdiff1d(np.arange(len(self._rows)), np.fromiter(rows, np.int64))
+        self.rows = len(self._kept)
+        self._order.cache_clear()
+
+    def row_of(self, index: int) -> int:
+        """The number, from 0, of the row that is the item at `index`."""
+        epoch, offset = divmod(index, self.rows)
+        return int(self._order(epoch)[offset])
+
+    def places(self, rows: Sequence[int], *, most: int = 5) -> str:
+        """In words, where rows are, for messages: their numbers from 1 and, where there are several files, the files.
+
+        Args:
+            rows: numbers from 0; at least one.
+            most: how many are named.
+        """
+        named = [self._place(row) for row in rows[:most]]
+        if len(rows) > most:
+            named.append(f"{len(rows) - most:,} more")
+        listed = " and ".join([*([", ".join(named[:-1])] if named[1:] else []), named[-1]])
+        return f"row{'s' * (len(rows) > 1)} {listed}"
+
+    def _place(self, row: int) -> str:
+        if len(self._files) == 1:
+            return str(row + 1)
+        ends = list(accumulate(self._rows.counts))
+        file = bisect_right(ends, row)
+        return f"{row + 1 - (ends[file - 1] if file else 0)} of {self._files[file].name}"
 
     def _permutation(self, epoch: int) -> NDArray[np.int64]:
-        return np.random.default_rng([self._seed, epoch]).permutation(len(self._rows))
+        return self._kept[np.random.default_rng([self._seed, epoch]).permutation(self.rows)]
 
 
 _ENDINGS = {"jsonl": (".jsonl", ".json"), "parquet": (".parquet",)}
@@ -94,6 +151,7 @@ class _ParquetRows:
     def __init__(self, files: list[Path], *, path: str) -> None:
         import datasets
 
+        self._files = files
         bars = datasets.utils.logging.is_progress_bar_enabled()
         datasets.disable_progress_bars()
         try:
@@ -118,11 +176,14 @@ class _ParquetRows:
         row: dict[str, Any] = self._rows[number]
         return row
 
-    def missing(self, column: str) -> list[int]:
-        """Numbers, from 1, of the rows whose column is absent or null."""
-        if column not in self._rows.column_names:
-            return list(range(1, len(self) + 1))
-        values = self._rows.data.column(column)
-        if not values.null_count:
-            return []
-        return [int(row) + 1 for row in np.flatnonzero(values.is_null().to_numpy())]
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for batch in self._rows.iter(batch_size=1024):
+            for values in zip(*batch.values(), strict=True):
+                yield dict(zip(batch, values, strict=True))
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """The number of rows of each file."""
+        from pyarrow.parquet import read_metadata
+
+        return [read_metadata(file).num_rows for file in self._files]

@@ -26,11 +26,15 @@ class JsonLines:
         files: in the order of their rows.
         path: the manifest's field that describes the data, for errors.
 
+    Attributes:
+        counts: the number of rows of each file.
+
     Raises:
         SpecError: a line is no JSON object; the error has its number. Or there are no rows.
     """
 
     def __init__(self, files: Sequence[Path], *, path: str) -> None:
+        self.counts = list[int]()
         self._ends = array("q", [0])
         self._copy, name = tempfile.mkstemp(prefix="rljob-data-")
         weakref.finalize(self, os.close, self._copy)
@@ -43,6 +47,7 @@ class JsonLines:
                         self._ends.append(self._ends[-1] + len(row))
                 except (ValueError, RecursionError, OSError) as error:
                     raise SpecError(f"{path}.dataset", f"{file} cannot be read as jsonl: {error}") from error
+                self.counts.append(len(self) - sum(self.counts))
         if not len(self):
             raise SpecError(f"{path}.dataset", f"{', '.join(map(str, files[:3]))} has no rows")
 
@@ -54,9 +59,8 @@ class JsonLines:
         row: dict[str, Any] = json.loads(os.pread(self._copy, end - start, start))
         return row
 
-    def missing(self, column: str) -> list[int]:
-        """Numbers, from 1, of the rows whose field is absent or null."""
-        return [number + 1 for number in range(len(self)) if self[number].get(column) is None]
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[number] for number in range(len(self)))
 
 
 def _lines(file: Path) -> Iterator[bytes]:

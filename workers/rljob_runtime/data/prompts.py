@@ -7,17 +7,23 @@ the same item again after a restart. Each source imports its library when it is 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jinja2
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_core.spec import DataSpec, EvaluationDataSpec
+from rljob_runtime.data.row_scan import Progress, RowScan, digest_of, scan_rows
 from rljob_runtime.locations import local_path
-from rljob_runtime.model.templates import LimitedTemplate, prompt_environment
+from rljob_runtime.model.templates import LimitedTemplate, prompt_environment, without_nulls
 from rljob_runtime.model.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from rljob_runtime.data.files import FileSource
 
 _RENDERED = frozenset({"messages", "add_generation_prompt", "continue_final_message"})
 """Arguments of chat templates that every chat gets a value of its own for."""
@@ -35,24 +41,50 @@ class PromptSource:
 
     Args:
         data: the data set and the template.
-        model_uri: folder of the model whose chat template renders prompts if `data.prompt_template` is null.
+        model_uri: folder of the model whose chat template renders prompts if `data.prompt_template` is null, and whose
+            tokenizer counts their tokens.
         path: the manifest's field that holds `data`, for errors.
+        reads: fields that an item must have, besides what its prompt needs, each with who reads it.
+        progress: hears how far a pass over all rows is.
+
+    Attributes:
+        items: the items; of a file, without the rows that `data` leaves out.
+        left_out: how many rows are left out and why, in words; empty if none is.
 
     Raises:
         SpecError: the data set is unknown, missing or empty, or refuses the options; the template does not compile or
-            uses a field that the first item lacks; or the model has no chat template.
+            uses a field that the first item lacks; no row is left; or the model has no chat template.
     """
 
-    def __init__(self, data: DataSpec, *, model_uri: str, path: str = "spec.data") -> None:
+    def __init__(
+        self,
+        data: DataSpec,
+        *,
+        model_uri: str,
+        path: str = "spec.data",
+        reads: Mapping[str, str] = MappingProxyType({}),
+        progress: Progress | None = None,
+    ) -> None:
         self.path = path
         self.items = open_items(data, path)
+        self.left_out = ""
+        self._data = data
+        self._model_uri = model_uri
+        self._reads = reads
+        self._progress = progress
         template = data.prompt_template
         self._template = None if template is None else LimitedTemplate(prompt_environment, template)
-        self._tokenizer: Tokenizer | None = None
         if self._template is None:
-            self._tokenizer = chat_tokenizer(local_path(model_uri, field="spec.model.uri"), data)
+            self._tokenizer.check_chat()
+        if data.leaves_rows_out:
+            self._leave_rows_out()
         # A template that does not fit the data must fail at start-up, not in the middle of the job.
-        self.text(0)
+        try:
+            self.text(0)
+        except SpecError:
+            if self.scan is not None and len(self.scan.bad) < len(self.scan.sizes):
+                self.check_rows()
+            raise
 
     def item(self, index: int) -> dict[str, Any]:
         """Return the item's fields."""
@@ -62,22 +94,101 @@ class PromptSource:
         """Return the prompt as the model reads it.
 
         Raises:
-            SpecError: the template uses a field that this item lacks.
+            SpecError: the template uses a field that this item lacks, or that is null.
         """
         item = self.item(index)
-        if self._tokenizer is not None:
-            return self._tokenizer.render_chat(_messages(item, path=self.path))
-        assert self._template is not None  # noqa: S101  without a tokenizer there is a template
         try:
-            return self._template.render({"metadata": {}, **item})
-        except jinja2.UndefinedError as error:
+            return self._render(item)
+        except SpecError as error:
+            words = f"{error.message}; the item at index {index} has {_names(item)}"
+            raise SpecError(error.path, words) from error
+
+    @cached_property
+    def scan(self) -> RowScan | None:
+        """What a pass over all rows finds; None of generated items."""
+        if (rows := self._rows) is None:
+            return None
+        return scan_rows(rows, render=self._render, reads=self._reads, progress=self._progress)
+
+    def check_rows(self) -> None:
+        """Check that no row lacks what its prompt or a reward reads, unless such rows are left out.
+
+        Raises:
+            SpecError: some do; it names the first of them.
+        """
+        if self._data.on_bad_row == "Skip" or self._rows is None or self.scan is None:
+            return
+        bad, total = len(self.scan.bad), len(self.scan.sizes)
+        if bad:
+            remedy = "" if bad == total else ", or leave them out by spec.data.onBadRow: Skip"
             raise SpecError(
-                "spec.data.promptTemplate", f"{error.message}; the item at index {index} has {_names(item)}"
-            ) from error
+                f"{self.path}.dataset",
+                f"{bad:,} of {total:,} rows cannot be used: {self.scan.in_words(self._rows)}. Give them what they "
+                f"lack{remedy}",
+            )
+
+    def tokens_above(self, most: int) -> dict[int, int]:
+        """The tokens of each prompt of a file that has more, by its row in the file's order, from 0.
+
+        Raises:
+            SpecError: the model has no tokenizer.
+        """
+        if (rows := self._rows) is None or self.scan is None:
+            return {}
+        encode = prompt_encoder(self._data, self._tokenizer)
+        found = {
+            row: len(encode(self._render(rows.row(row))))
+            for row, size in enumerate(self.scan.sizes)
+            if size > most and rows.holds(row)
+        }
+        return {row: tokens for row, tokens in found.items() if tokens > most}
+
+    def digest(self, index: int) -> int:
+        """Of the prompt at this index."""
+        return digest_of(self.text(index))
+
+    def digests(self) -> frozenset[int] | None:
+        """Of all prompts; None of generated ones, which are without end."""
+        if (rows := self._rows) is None or self.scan is None:
+            return None
+        return frozenset(digest for row, digest in enumerate(self.scan.digests) if rows.holds(row))
+
+    def _leave_rows_out(self) -> None:
+        if (rows := self._rows) is None or self.scan is None:
+            return
+        bad = self.scan.bad if self._data.on_bad_row == "Skip" else []
+        words = [self.scan.in_words(rows)] if bad else []
+        left = set(bad)
+        if (most := self._data.filter.max_prompt_tokens) is not None and (long := self.tokens_above(most)):
+            words.append(f"the prompt has more than {most:,} tokens ({rows.places(list(long))})")
+            left |= long.keys()
+        if len(left) == len(rows):
+            raise SpecError(f"{self.path}.dataset", f"every row is left out: {'; '.join(words)}")
+        if left:
+            rows.leave_out(left)
+            self.left_out = f"{len(left):,} of {len(rows):,} rows are left out: {'; '.join(words)}"
+
+    @property
+    def _rows(self) -> FileSource | None:
+        from rljob_runtime.data.files import FileSource
+
+        return self.items if isinstance(self.items, FileSource) else None
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        return chat_tokenizer(local_path(self._model_uri, field="spec.model.uri"), self._data)
+
+    def _render(self, item: Mapping[str, Any]) -> str:
+        if self._template is None:
+            return self._tokenizer.render_chat(_messages(item, path=self.path))
+        try:
+            return self._template.render(without_nulls({"metadata": {}, **item}))
+        except jinja2.UndefinedError as error:
+            raise SpecError("spec.data.promptTemplate", str(error.message)) from error
         except jinja2.TemplateSyntaxError as error:
             raise SpecError("spec.data.promptTemplate", f"line {error.lineno}: {error.message}") from error
         except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError) as error:
-            raise SpecError("spec.data.promptTemplate", f"item {index} does not render: {error}") from error
+            raise SpecError("spec.data.promptTemplate", f"the item does not render: {error}") from error
 
 
 def chat_tokenizer(folder: Path, data: DataSpec) -> Tokenizer:
@@ -101,17 +212,35 @@ def prompt_encoder(data: DataSpec, tokenizer: Tokenizer) -> Callable[[str], list
     return tokenizer.encode_piece if data.prompt_template is None else tokenizer.encode
 
 
-def open_prompts(config: JobConfig) -> tuple[PromptSource, PromptSource]:
+def open_prompts(config: JobConfig, progress: Progress | None = None) -> tuple[PromptSource, PromptSource]:
     """Open the prompts of `spec.data` and the held-out ones of `spec.evaluation`; without it, both are the same.
+
+    Args:
+        config: of the job.
+        progress: hears how far a pass over all rows of a file is.
 
     Raises:
         SpecError: see `PromptSource` and `data_of`.
     """
-    (training, path), held_out = data_of(config)
-    prompts = PromptSource(training, model_uri=config.spec.model.uri, path=path)
-    if held_out == (training, path):
-        return prompts, prompts
-    return prompts, PromptSource(held_out[0], model_uri=config.spec.model.uri, path=held_out[1])
+    training, held_out = data_of(config)
+    prompts = _prompts_of(config, *training, progress)
+    return prompts, prompts if held_out == training else _prompts_of(config, *held_out, progress)
+
+
+def open_job_items(config: JobConfig, data: DataSpec, path: str) -> ItemSource:
+    """Open the items of some data of a job, each with the index that it has in every process.
+
+    Raises:
+        SpecError: see `PromptSource`.
+    """
+    return _prompts_of(config, data, path).items if data.leaves_rows_out else open_items(data, path)
+
+
+def _prompts_of(
+    config: JobConfig, data: DataSpec, path: str, progress: Progress | None = None
+) -> PromptSource:
+    uri, reads = config.spec.model.uri, config.spec.reward.fields
+    return PromptSource(data, model_uri=uri, path=path, reads=reads, progress=progress)
 
 
 def data_of(config: JobConfig) -> tuple[tuple[DataSpec, str], tuple[DataSpec, str]]:
@@ -154,19 +283,26 @@ def open_items(data: DataSpec, path: str) -> ItemSource:
 
 
 def _messages(item: Mapping[str, Any], *, path: str) -> list[dict[str, Any]]:
-    """The chat before the response: the item's `messages`, or its `question` as the user's message."""
-    if (messages := item.get("messages")) is not None:
-        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-            raise SpecError(
-                f"{path}.dataset", "`messages` must be a list of objects with `role` and `content`"
-            )
-        return list(messages)
-    if "question" in item:
-        return [{"role": "user", "content": item["question"]}]
-    raise SpecError(
-        f"{path}.dataset",
-        f"the chat template needs a field `messages` or `question`; items have {_names(item)}",
-    )
+    """The chat before the response: the item's `messages`, or its `question` as the user's message.
+
+    Raises:
+        SpecError: it has neither, or there is null in their place.
+    """
+    if "messages" not in item and "question" not in item:
+        raise SpecError(f"{path}.dataset", "the chat template needs a field `messages` or `question`")
+    name = "messages" if "messages" in item else "question"
+    if item[name] is None:
+        raise SpecError(f"{path}.dataset", f"{name!r} is null")
+    if name == "question":
+        return [{"role": "user", "content": item[name]}]
+    if not isinstance(item[name], list) or not item[name]:
+        raise SpecError(f"{path}.dataset", "'messages' is no list of messages")
+    for message in item[name]:
+        if not isinstance(message, dict) or (
+            message.get("content") is None and not message.get("tool_calls")
+        ):
+            raise SpecError(f"{path}.dataset", "a message of 'messages' has no content")
+    return list(item[name])
 
 
 def _names(item: Mapping[str, Any]) -> str:

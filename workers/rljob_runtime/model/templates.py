@@ -21,7 +21,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -76,7 +76,42 @@ def chat_environment() -> jinja2.Environment:
 
 def prompt_environment() -> jinja2.Environment:
     """The environment of `spec.data.promptTemplate`."""
-    return ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined, autoescape=False)
+    environment = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined, autoescape=False)
+    environment.policies["json.dumps_function"] = partial(json.dumps, default=_null)
+    environment.tests["none"] = lambda value: value is None or isinstance(value, _Null)
+    return environment
+
+
+class _Null(jinja2.Undefined):
+    """A null of the data in a template: false, and equal to none. Written into a prompt, it would read "None"."""
+
+    __slots__ = ()
+    __hash__ = jinja2.Undefined.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return other is None or isinstance(other, _Null)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Null, (self._undefined_hint,)
+
+    __str__ = __iter__ = __len__ = jinja2.Undefined._fail_with_undefined_error
+
+
+def _null(value: object) -> None:
+    if not isinstance(value, _Null):
+        raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def without_nulls(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Fields of an item, and of objects in it, with what refuses to be written in place of each null."""
+    return {
+        name: _Null(hint=f"{prefix + name!r} is null")
+        if value is None
+        else without_nulls(value, f"{prefix}{name}.")
+        if isinstance(value, dict)
+        else value
+        for name, value in fields.items()
+    }
 
 
 class LimitedTemplate:

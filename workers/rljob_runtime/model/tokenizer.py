@@ -115,6 +115,14 @@ class Tokenizer:
         """Whether a special token has a role, or the chat template writes it."""
         return special in self.special_tokens.values() or special in "".join(self._templates.values())
 
+    def check_chat(self) -> None:
+        """Check that the model has a chat template.
+
+        Raises:
+            SpecError: it has none.
+        """
+        self._template(has_tools=False)
+
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None
     ) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from rljob_core.config import JobConfig
-from rljob_runtime.data.prompts import ItemSource, data_of, open_items
+from rljob_runtime.data.prompts import ItemSource, data_of, open_job_items
 from rljob_runtime.rewards.messages import ItemsSetup, ScoringSetup
 
 
@@ -21,7 +21,7 @@ class JobItems:
         workers: number of scoring processes; None for the pool's own choice.
 
     Raises:
-        SpecError: a file does not exist, cannot be read or has no rows.
+        SpecError: a file does not exist, cannot be read or has no rows that are not left out.
     """
 
     def __init__(self, config: JobConfig, *, workers: int | None = None) -> None:
@@ -33,7 +33,7 @@ class JobItems:
                 setups[is_held_out] = ItemsSetup(path, generated=data)
                 continue
             same = is_held_out and held_out == training
-            items = self._files[False] if same else open_items(data, path)
+            items = self._files[False] if same else open_job_items(config, data, path)
             self._files[is_held_out] = items
             setups[is_held_out] = ItemsSetup(path, first=items.item(0))
         reward = config.spec.reward

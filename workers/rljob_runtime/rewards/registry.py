@@ -25,6 +25,7 @@ from typing import Any, Protocol
 from rljob_core.errors import RewardFailed, RewardOutOfRange, SpecError
 from rljob_core.ports import LARGEST_SCORE, Reward
 from rljob_core.ports.reward import ARGUMENTS
+from rljob_core.spec.data import FIELDS_OF_REWARDS
 from rljob_core.words import error_in_words, place_in_words
 from rljob_runtime.data.prompts import ItemSource
 from rljob_runtime.plugins import Registry, imported
@@ -170,7 +171,7 @@ def raised_in_words(function: Reward, error: BaseException) -> str:
 
 
 def _exact_match(source: Data, path: str) -> Reward:
-    _require_answer(source, path, "exact_match")
+    _require_field(source, path, "exact_match", "compares with")
     return exact_match
 
 
@@ -182,7 +183,7 @@ def _verifier(source: Data, path: str) -> Reward:
 
 
 def _math_verify(source: Data, path: str) -> Reward:
-    _require_answer(source, path, "math_verify")
+    _require_field(source, path, "math_verify", "compares with")
     # SymPy takes seconds to import.
     from math_verify import parse, verify
 
@@ -206,7 +207,7 @@ def _python_tests(source: Data, path: str) -> Reward:
     from rljob_runtime.rewards.python_tests import python_tests
     from rljob_runtime.sandbox import LocalSandbox, SandboxUnavailable
 
-    _require_field(source, path, "python_tests", "tests", "runs")
+    _require_field(source, path, "python_tests", "runs")
     try:
         return python_tests(LocalSandbox())
     except SandboxUnavailable as error:
@@ -235,20 +236,11 @@ REWARDS = Registry[ForData](
 )
 
 
-def _require_answer(source: Data, path: str, name: str) -> None:
-    _require_field(source, path, name, "answer", "compares with")
-
-
-def _require_field(source: Data, path: str, name: str, field: str, does: str) -> None:
+def _require_field(source: Data, path: str, name: str, does: str) -> None:
+    field = FIELDS_OF_REWARDS[name]
     item = source.items.item(0)
-    if field not in item and not _in_some_row(source, field):
+    if field not in item:
         raise SpecError(path, f"{name} {does} the item's field `{field}`; items have {', '.join(item)}")
-
-
-def _in_some_row(source: Data, field: str) -> bool:
-    """Whether a row of a file has the field, though the first one does not."""
-    missing, rows = getattr(source.items, "missing", None), getattr(source.items, "rows", 0)
-    return missing is not None and len(missing(field)) < rows
 
 
 def _callable(made: Any) -> Reward:

@@ -202,7 +202,7 @@ def _kind_of(line: Mapping[str, Any]) -> str:
         return "end"
     if line.get("reward_mean") is not None:
         return "commit"
-    return "evaluation" if line.get("heldout_sampled") is not None else "other"
+    return "evaluation" if line.get("heldout_sampled") is not None or line.get("heldout_failed") else "other"
 
 
 def _numbers(line: Mapping[str, Any]) -> dict[str, float | None]:

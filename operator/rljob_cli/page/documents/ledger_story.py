@@ -95,7 +95,7 @@ class LedgerStory:
     marks: list[TimeMark] = field(default_factory=list)
     marks_left_out: int = 0
     steps: list[TrainedStep] = field(default_factory=list)
-    evaluations: list[tuple[int, float, float]] = field(default_factory=list)
+    evaluations: list[tuple[int, float, float | None]] = field(default_factory=list)
     training_since: float | None = None
     finished: str = ""
     records: int = 0
@@ -168,7 +168,10 @@ class LedgerStory:
                 self._mark(time, "checkpoint", "trainer", f"checkpoint of version {record.version}")
             case Evaluated():
                 self.evaluations.append((record.version, time, record.sampled))
-                text = f"version {record.version} evaluated: {record.sampled:.3f}"
+                score = (
+                    f"{record.failed} answers failed" if record.sampled is None else f"{record.sampled:.3f}"
+                )
+                text = f"version {record.version} evaluated: {score}"
                 self._mark(time, "evaluation", "", text)
             case PipelineSet():
                 text = f"{record.mode}, maxStaleness {record.max_staleness}, from step {record.step}"

@@ -53,13 +53,13 @@ from rljob_core.site_actions import FindMark, MarkFound, SendMark
 from rljob_core.site_border import is_forged_mark
 from rljob_core.trajectory import is_evaluation
 from rljob_core.words import error_in_words
+from rljob_runtime.data.row_scan import most_tokens
 from rljob_runtime.messaging.announce import publish_metrics, publish_version
 from rljob_runtime.messaging.progress import ProgressStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.messaging.waiting_publisher import retry_while_full
 from rljob_runtime.roles.coordinator.length_predictions import AsksLengths
 from rljob_runtime.roles.coordinator.site_log import SiteLog
-from rljob_runtime.roles.coordinator.token_counts import count_bytes
 from rljob_runtime.roles.coordinator.worker_messages import own_number
 
 #: Bytes of one message of engine work at most, unless it has one item only; and what an item takes besides its text.
@@ -98,7 +98,7 @@ class ActionRunner:
         observe: Callable[[Observation], Awaitable[None]],
         *,
         lengths: AsksLengths,
-        count_tokens: CountTokens = count_bytes,
+        count_tokens: CountTokens = most_tokens,
         instance: str,
     ) -> None:
         self._store = store
@@ -172,6 +172,8 @@ class ActionRunner:
                 await store.delete_signal(ENGINE_SIGNALS + action.engine)
             case PublishMetrics():
                 self._site_log.take(action.metrics)
+                if action.metrics.unscored:
+                    log.warning("held-out at version %d: %s", action.metrics.version, action.metrics.unscored)
                 await publish_metrics(store, action)
 
     async def _publish(self, channel: Channel, suffix: str, data: bytes) -> None:

@@ -24,6 +24,7 @@ from rljob_core.job_state import JobState
 from rljob_core.planner import Planner, pipeline_change, spec_change
 from rljob_core.ports import Channel, MessageStore, WeightStore
 from rljob_core.spec import RLJobSpec
+from rljob_runtime.data.row_scan import most_tokens
 from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.messaging.progress import ProgressStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
@@ -31,7 +32,6 @@ from rljob_runtime.roles.coordinator.actions import ActionRunner, CountTokens, R
 from rljob_runtime.roles.coordinator.coordination_metrics import CoordinationMetrics
 from rljob_runtime.roles.coordinator.inputs import CoordinatorInputs
 from rljob_runtime.roles.coordinator.length_predictions import ConnectLengths, LengthPredictions
-from rljob_runtime.roles.coordinator.token_counts import count_bytes
 from rljob_runtime.roles.decision_log import DecisionLog
 from rljob_runtime.roles.pipeline_updates import make_room
 from rljob_runtime.roles.recovery_sources import read_stores
@@ -52,7 +52,7 @@ class Coordinator:
         render: Render,
         *,
         instance: str,
-        count_tokens: CountTokens = count_bytes,
+        count_tokens: CountTokens = most_tokens,
         prefetch: float = 0.25,
         changes: AsyncIterator[RLJobSpec] | None = None,
         lost_sites: AsyncIterator[tuple[str, ...]] | None = None,

@@ -7,14 +7,10 @@ from collections.abc import Callable
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
+from rljob_runtime.data.row_scan import most_tokens
 from rljob_runtime.locations import local_path
 
 log = logging.getLogger(__name__)
-
-
-def count_bytes(text: str) -> int:
-    """At least as many as the tokens of a text, of any tokenizer that adds few special ones."""
-    return len(text.encode()) + 16
 
 
 def token_counter(config: JobConfig) -> Callable[[str], int]:
@@ -26,6 +22,6 @@ def token_counter(config: JobConfig) -> Callable[[str], int]:
         tokenizer = Tokenizer(local_path(config.spec.model.uri, field="spec.model.uri"))
     except SpecError as error:
         log.info("the lengths of prompts are counted in bytes: %s", error)
-        return count_bytes
+        return most_tokens
     encode = prompt_encoder(config.spec.data, tokenizer)
     return lambda text: len(encode(text))

@@ -14,7 +14,7 @@ from rljob_core.ports import EpisodeStart
 from rljob_core.stable_hash import stable_hash
 from rljob_core.trajectory import is_evaluation
 from rljob_core.words import error_in_words
-from rljob_runtime.data.prompts import ItemSource, data_of, open_items
+from rljob_runtime.data.prompts import ItemSource, data_of, open_job_items
 from rljob_runtime.environments.messages import RAISED
 
 Read = TypeVar("Read")
@@ -42,9 +42,9 @@ class EpisodeStarts:
             SpecError: the data are not what the spec needs.
         """
         training, held_out = data_of(self._config)
-        self._items[False] = self._items[True] = await self._read(open_items, *training)
+        self._items[False] = self._items[True] = await self._read(open_job_items, self._config, *training)
         if held_out != training:
-            self._items[True] = await self._read(open_items, *held_out)
+            self._items[True] = await self._read(open_job_items, self._config, *held_out)
 
     def close(self) -> None:
         """Read nothing more."""
