@@ -168,7 +168,7 @@ def under(bound: int, **algorithm: object) -> EvidenceBuilder:
     spec = {
         "pipeline": {"maxStaleness": bound},
         "data": {"promptsPerStep": 2, "groupSize": 2},
-        "algorithm": {"name": "gspo", "scaleByStd": True, **algorithm},
+        "algorithm": {"loss": "GSPO", "scaleByStd": True, **algorithm},
         "reward": REWARD,
     }
     evidence_builder.began_under(spec)
@@ -180,7 +180,7 @@ def user(bound: int, *, reward: dict[str, object] = REWARD, **algorithm: object)
     return {
         "pipeline": {**pipeline, "maxAttempts": 3, "maxResamples": 16, "window": 0.75},
         "data": {"promptsPerStep": 2, "groupSize": 2},
-        "algorithm": {"name": "gspo", "scaleByStd": True, **algorithm},
+        "algorithm": {"loss": "GSPO", "scaleByStd": True, **algorithm},
         "reward": reward,
     }
 
@@ -206,7 +206,13 @@ def user(bound: int, *, reward: dict[str, object] = REWARD, **algorithm: object)
             },
             Verdict.VIOLATED,
         ),
-        ({"user_spec": user(1, name="dapo"), "spec_may_be_ahead": True}, Verdict.VIOLATED),
+        (
+            {
+                "user_spec": user(1) | {"data": {"promptsPerStep": 2, "groupSize": 2, "seed": 7}},
+                "spec_may_be_ahead": True,
+            },
+            Verdict.VIOLATED,
+        ),
         (
             {"user_spec": user(1, reward={**REWARD, "timeoutSeconds": 1.0}), "spec_may_be_ahead": True},
             Verdict.UNFINISHED,

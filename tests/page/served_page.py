@@ -13,6 +13,7 @@ from tests.waiting import until_async
 
 from rljob_cli.page.catalog import Catalog
 from rljob_cli.page.server import page_app
+from rljob_cli.run_folder.folder import FORMAT
 
 PORT, TOKEN = 8123, "the-token"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -40,7 +41,7 @@ def a_run(folder: Path, *lines: Any, **files: Any) -> Path:
         "name": "sums",
         "namespace": "default",
         "uid": "0",
-        "format": 1,
+        "format": FORMAT,
         "model": "",
         "nats_url": "",
         "manifest": manifest,

@@ -17,7 +17,7 @@ from tests.waiting import within
 from rljob_cli.page.files import RunFiles, is_running
 from rljob_cli.page.page_run import PageRun
 from rljob_cli.page.streams import RunStreams
-from rljob_cli.run_folder.folder import RunFolder
+from rljob_cli.run_folder.folder import FORMAT, RunFolder
 
 PATIENCE = 300.0
 HUGE = 10**400
@@ -30,7 +30,7 @@ def manifest(**spec: Any) -> dict[str, Any]:
         "name": "sums",
         "namespace": "default",
         "uid": "0",
-        "format": 1,
+        "format": FORMAT,
         "model": "",
         "nats_url": "",
         "manifest": {"metadata": None, "spec": {"steps": 4, **spec}},

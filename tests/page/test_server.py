@@ -16,6 +16,7 @@ from served_page import LINE, PORT, TOKEN, a_run, page, until
 
 from rljob_cli.page.access import HEADERS
 from rljob_cli.page.command import _listen
+from rljob_cli.run_folder.folder import FORMAT
 from rljob_core.errors import SpecError
 from rljob_runtime.samples.read import SampleReader
 
@@ -188,7 +189,7 @@ async def test_what_is_no_run_s_number_is_refused(run: Path, runs: str) -> None:
         ({"job.json": b"{"}, "damaged", "job.json cannot be read"),
         ({"job.json": b"[]"}, "damaged", "job.json holds no JSON object"),
         (
-            {"job.json": {"format": 1, "name": "of somebody else", "colour": 1}},
+            {"job.json": {"format": FORMAT, "name": "of somebody else", "colour": 1}},
             "damaged",
             "job.json cannot be read",
         ),

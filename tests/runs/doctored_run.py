@@ -86,7 +86,7 @@ class DoctoredRun:
     def insert(self, place: int, *records: Json, writer: Json | None = None, suffix: str = "records") -> None:
         """Insert a message of records; the chain follows."""
         given = writer or json.loads(self.ledger[place - 1].data)["writer"]
-        data = json.dumps({"writer": given, "records": records, "version": 1}).encode()
+        data = json.dumps({"writer": given, "records": records, "version": 2}).encode()
         self.ledger.insert(place, Message(0, suffix, data, {"Nats-Msg-Id": f"inserted/{place}"}))
         self.chain()
 

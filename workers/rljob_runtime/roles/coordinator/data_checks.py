@@ -32,10 +32,12 @@ class ScanReport:
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self._say = say
-        self._next = time.monotonic() + _REPORT_SECONDS
+        self._next = 0.0
 
     def __call__(self, done: int, rows: int) -> None:
         """Take the number of rows that are checked, and of all."""
+        if not self._next:  # what came before, such as loading a library, is none of the rows'
+            self._next = time.monotonic() + _REPORT_SECONDS
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _REPORT_SECONDS
             self._say(f"checking rows: {done:,} of {rows:,}")
