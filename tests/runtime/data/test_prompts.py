@@ -372,13 +372,16 @@ def test_without_a_template_the_tokenizer_renders_the_chat(tmp_path: Path) -> No
         (None, {"question": "1"}, r"spec\.data\.promptTemplate: .*this model has none"),
         (CHAT, {"prompt": "1"}, r"spec\.data\.dataset: .*`messages` or `question`; .* has prompt"),
         ("{{ raise_exception('no turns') }}", {"question": "1"}, "refuses the messages: no turns"),
-        ("{{ 'Q: ' + messages[0].content }}", {"question": None}, "refuses the messages: TypeError"),
+        (
+            "{{ 'Q: ' + messages[0].content }}",
+            {"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]},
+            "refuses the messages: TypeError",
+        ),
         (CHAT, {"messages": "Q"}, "`messages` must be a list of objects"),
-        (CHAT, {"messages": None, "prompt": "1"}, "needs a field `messages` or `question`"),
     ],
 )
 def test_a_chat_that_cannot_be_rendered_is_refused(
-    tmp_path: Path, chat: str | None, row: dict[str, str], message: str
+    tmp_path: Path, chat: str | None, row: dict[str, Any], message: str
 ) -> None:
     model = save_tokenizer(tmp_path / "model", chat=chat)
     with pytest.raises(SpecError, match=message):

@@ -296,7 +296,7 @@ def _messages(item: Mapping[str, Any], *, path: str) -> list[dict[str, Any]]:
     if name == "question":
         return [{"role": "user", "content": item[name]}]
     if not isinstance(item[name], list) or not item[name]:
-        raise SpecError(f"{path}.dataset", "'messages' is no list of messages")
+        raise SpecError(f"{path}.dataset", "`messages` must be a list of objects with `role` and `content`")
     for message in item[name]:
         if not isinstance(message, dict) or (
             message.get("content") is None and not message.get("tool_calls")
