@@ -559,8 +559,8 @@ def test_what_is_immutable() -> None:
         *(
             f"spec.data.{field}"
             for field in (
-                "source", "dataset", "options", "promptTemplate", "chatTemplateKwargs", "promptsPerStep", "groupSize",
-                "seed",
+                "source", "dataset", "options", "promptTemplate", "chatTemplateKwargs", "filter.maxPromptTokens",
+                "onBadRow", "promptsPerStep", "groupSize", "seed",
             )
         ),
         *(f"spec.evaluation.data.{field}" for field in ("source", "dataset", "options", "seed")),
