@@ -31,7 +31,7 @@ def test_a_job_that_asks_for_no_number_follows_the_servers(
     asked: int | None, replicas: int, servers: int, again: bool
 ) -> None:
     jobs = PreparedJobs()
-    jobs.add("A", ("default", "j"), asked=asked, replicas=replicas, growing={})
+    jobs.add("A", ("default", "j"), allowed=0, asked=asked, replicas=replicas, growing={})
     assert jobs.outgrown(storage(servers)) == ([("default", "j")] if again else [])
     jobs.discard("A")
     assert not jobs
@@ -46,5 +46,5 @@ def test_a_job_of_which_a_stream_that_grows_is_half_full_is_given_more_room(
     held: dict[str, int], again: bool
 ) -> None:
     jobs = PreparedJobs()
-    jobs.add("A", ("default", "j"), asked=1, replicas=1, growing={"ledger": 64})
+    jobs.add("A", ("default", "j"), allowed=0, asked=1, replicas=1, growing={"ledger": 64})
     assert jobs.outgrown(storage(**held)) == ([("default", "j")] if again else [])
