@@ -480,6 +480,22 @@ def test_live_view_on_a_terminal(job: RLJob, tmp_path: Path) -> None:
     assert progress.engines == {}
 
 
+def test_a_narrow_live_view_is_no_higher_than_its_terminal(job: RLJob, tmp_path: Path) -> None:
+    progress = progress_of_a_run()
+    for site in ("west", "east", "north"):
+        progress.sites.update(RunProgress([site]).sites)
+        progress.sites[site].beat_seconds = 45.0
+    out = StringIO()
+    console = Console(file=out, force_terminal=True, width=30, height=32)
+    with LiveView(console, job, EventLog(tmp_path / "events.log")) as view:
+        view.line(commit(2), progress)
+        for number in range(6):
+            view.note(f"message {number}")
+    frame = out.getvalue().rpartition("╭")[2]
+    assert frame.count("\n") <= console.height
+    assert "message 5" in frame
+
+
 async def test_the_peak_of_memory_is_that_of_all_starts_of_a_run() -> None:
     first = PeakMemory(0)
     await first.measure()

@@ -32,6 +32,8 @@ _WIDE = 100
 """Columns from which on two figures stand beside each other."""
 _FRAME = 4
 """Columns of the panel's border and padding."""
+_BELOW = 2
+"""Lines that stay free below the panel."""
 EARLIER = "of an earlier run"
 """What the figures are until this run has trained a step."""
 _RESTARTS = {"TrainerRestarted", BACK_OFF, FAILED}
@@ -136,9 +138,12 @@ class LiveView:
         parts: list[Table | Bar | Text] = [table, *_sites(progress), self._bar]
         if stale:
             parts.insert(-1, Text(f"figures {stale}", style="yellow", overflow="fold"))
-        used = table.row_count + len(parts) + 3
+        used = len(self._console.render_lines(self._panel(parts))) + _BELOW
         if events := self._fitting(width - _FRAME, self._console.height - used):
             parts.append(Text("\n".join(events), style="dim", overflow="fold"))
+        return self._panel(parts)
+
+    def _panel(self, parts: list[Table | Bar | Text]) -> Panel:
         return Panel(Group(*parts), title=self._title, title_align="left", padding=(0, 1))
 
     def _fitting(self, width: int, height: int) -> list[str]:
