@@ -340,6 +340,12 @@ MANIFESTS = [
         at="spec.data.promptsPerStep",
     ),
     case(
+        "spec.data",
+        {"dataset": "chain_sum", "filter": {"maxPromptTokens": 9}},
+        said("a reasoning-gym task has no rows to leave out"),
+        at="spec.data.filter",
+    ),
+    case(
         "spec.pipeline",
         {"mode": "Streaming", "maxStaleness": 2},
         said(
