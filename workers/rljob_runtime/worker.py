@@ -263,7 +263,8 @@ async def run_role(name: str, config: JobConfig) -> None:
     except Exception as raised:
         error = innermost(raised)
         ends_job = isinstance(error, SpecError | JobFailed) and not isinstance(error, ResourceMissing)
-        if ends_job and name != worker_protocol.TRACKER_ROLE:
+        # A coordinator has nobody to tell but its successor, of which its failure says nothing.
+        if ends_job and name not in {"coordinator", worker_protocol.TRACKER_ROLE}:
             await _report_failure(store, name, str(error))
         raise
     finally:

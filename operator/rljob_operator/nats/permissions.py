@@ -65,6 +65,7 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
                 *can.signal(COORDINATOR_SIGNAL, f"{ENGINE_SIGNALS}>"),
                 names.by_way_of("*"),
                 *can.take(Channel.EVENTS, "coordinator"),
+                *can.measure(Channel.EVENTS),
                 *can.follow(Channel.LEDGER, Channel.TRAJECTORIES, Channel.REWARDS),
                 *can.get(Channel.VERSIONS, Channel.METRICS),
                 *can.count(Channel.TRAJECTORIES, _REWARD_QUEUE),

@@ -32,8 +32,9 @@ from rljob_core.messages import (
     TrainerReady,
 )
 from rljob_core.ports import Channel, Message
-from rljob_core.records import RecordBatch, StepCommitted, decode_batch
+from rljob_core.records import JobFinished, RecordBatch, StepCommitted, decode_batch
 from rljob_core.site_border import SOURCE
+from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.roles.coordinator import Coordinator
 from rljob_runtime.roles.coordinator.worker_messages import WorkerMessages
@@ -111,9 +112,12 @@ def test_a_heartbeat_that_cannot_be_is_refused(key: str, value: bytes) -> None:
 
 @pytest.fixture
 async def job(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, nats_server: EmbeddedServer
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    nats_server: EmbeddedServer,
+    request: pytest.FixtureRequest,
 ) -> AsyncIterator[tuple[NatsStore, asyncio.Task[None]]]:
-    """The streams of a job, and its coordinator, which is running."""
+    """The streams of a job, and its coordinator, which is running; `param`: an event that was there before it."""
     model = tiny_model(tmp_path_factory.mktemp("model"))
     config = small_config(tmp_path, model, job=f"j{uuid.uuid4().hex[:8]}")
 
@@ -123,6 +127,8 @@ async def job(
     mine, its = connect(), connect()
     await mine.open()
     await its.open()
+    if (earlier := getattr(request, "param", None)) is not None:
+        await publish_event(mine, earlier)
     weights = StoredWeights(MemoryTransport(), anchor_every=1)
     ready = asyncio.Event()
     running = asyncio.create_task(
@@ -134,6 +140,20 @@ async def job(
     await asyncio.gather(running, return_exceptions=True)
     await its.close()
     await mine.close()
+
+
+@pytest.mark.parametrize("job", [RoleFailed("rollout", "the file is away")], indirect=True)
+async def test_a_failure_under_an_earlier_coordinator_ends_no_job(
+    job: tuple[NatsStore, asyncio.Task[None]],
+) -> None:
+    store, _ = job
+    await publish_event(store, RoleFailed("rollout", "now"))
+    async with within():
+        async for batch in store.read(Channel.LEDGER):
+            records = [record for message in batch for record in decode_batch(message.data).records]
+            if ends := [record.message for record in records if isinstance(record, JobFinished)]:
+                break
+    assert ends == ["rollout: now"]
 
 
 @pytest.mark.parametrize("decodes", [False, True], ids=["nonsense", "heartbeats"])

@@ -173,6 +173,9 @@ class SamplesLost:
 class RoleFailed:
     """A role cannot continue: the job fails with this message for the user.
 
+    It counts for the coordinator that is in charge when it is sent. If it holds under a later one, the role says so
+    again.
+
     Attributes:
         attempt: the trainer's attempt; 0 for other roles.
     """

@@ -145,7 +145,7 @@ class Coordinator:
         claimed = self._planner.start(self._instance, now)
         spec = spec_change.spec_in_force(config.spec)
         await self._ledger.claim(state.writer, (*claimed.records, spec))
-        self._inputs.claimed(state.writer.number)
+        await self._inputs.claimed(state.writer.number)
         self._metrics.claimed(self._planner)
         # Not before the claim: from then on no earlier coordinator can commit, so the stores hold all its commits.
         found = await read_stores(self._store, self._weights, state.version)

@@ -86,9 +86,10 @@ class CoordinatorInputs:
         self.retry_pipeline = False
         """Whether the stored configuration's `spec.pipeline` had no room at the start and must be tried again."""
 
-    def claimed(self, epoch: int) -> None:
-        """Tell the readers the writer epoch of this coordinator, before they run."""
+    async def claimed(self, epoch: int) -> None:
+        """Tell the readers, before they run, that this coordinator has just claimed a writer epoch."""
         self._worker_messages.epoch = epoch
+        self._worker_messages.earlier = await self._store.last_sequence(Channel.EVENTS)
 
     async def put(self, observation: Observation) -> None:
         """Add an observation that no reader makes, such as the answer to a question of the planner."""

@@ -14,6 +14,8 @@ from rljob_core.messages import (
     ENGINE_SIGNALS,
     CoordinatorEvent,
     EngineSignal,
+    RoleFailed,
+    SamplesLost,
     TrainerReady,
 )
 from rljob_core.messages.limits import OutOfBounds, within_limits
@@ -38,15 +40,17 @@ class WorkerMessages:
 
     Attributes:
         epoch: writer epoch of the coordinator that reads, once it has claimed one.
+        earlier: sequence of the newest event that was stored before that claim.
         refusals: what was refused.
     """
 
     def __init__(self) -> None:
         self.epoch = 0
+        self.earlier = 0
         self.refusals = Refusals()
 
     def event(self, message: Message) -> CoordinatorEvent | None:
-        """The event in a message of the coordinator's queue; None if it is refused."""
+        """The event in a message of the coordinator's queue; None if it is refused, or out of date."""
         try:
             if SOURCE in message.headers and message.suffix != _AT_SITES:
                 raise OutOfBounds(f"it comes from a site, where there is no {message.suffix}")
@@ -59,7 +63,9 @@ class WorkerMessages:
         except (ValidationError, OutOfBounds) as error:
             self.refusals.add(f"events.{message.suffix}", message.data, _why(error))
             return None
-        return event
+        # How a role was under an earlier coordinator says nothing about now: what still holds, the role says again.
+        is_out_of_date = isinstance(event, RoleFailed | SamplesLost) and message.sequence <= self.earlier
+        return None if is_out_of_date else event
 
     def signal(self, key: str, value: bytes) -> EngineSignal | None:
         """The heartbeat that an engine's key holds; None if it is refused."""
