@@ -73,12 +73,12 @@ class Slow(CheckpointStore):
         self._slow, self._begun = version, begun
         self.killed = threading.Event()
 
-    def write(self, *, version: int, manifest: str, attempt: int, save: Callable[[str], None]) -> str:
-        if (version, attempt) == (self._slow, 1):
+    def write(self, *, version: int, **arguments: Any) -> str:
+        if (version, arguments["attempt"]) == (self._slow, 1):
             self._begun()
             self.killed.wait(60)
             raise SystemExit
-        return super().write(version=version, manifest=manifest, attempt=attempt, save=save)
+        return super().write(version=version, **arguments)
 
 
 class Roles:
