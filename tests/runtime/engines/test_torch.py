@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, MambaConfig, MambaForCausalLM, T5Config
 
 from rljob_contract.tiny_models import ARCHITECTURES, tiny_model
@@ -470,6 +470,7 @@ async def test_folders_that_it_cannot_serve_are_refused(start: Start, tmp_path: 
     with pytest.raises(SpecError, match=r"spec\.model\.uri: .*holds no config\.json"):
         await start(tmp_path)
     T5Config(num_layers=1, d_model=8).save_pretrained(tmp_path / "t5")
+    save_file({}, tmp_path / "t5" / "model.safetensors")
     with pytest.raises(SpecError, match=r"spec\.model\.uri: .*holds no causal language model"):
         await start(tmp_path / "t5")
     mamba = MambaForCausalLM(MambaConfig(vocab_size=16, hidden_size=8, num_hidden_layers=1))
