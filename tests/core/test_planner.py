@@ -726,14 +726,16 @@ def test_a_coordinator_that_has_slept_takes_nobody_for_dead() -> None:
 
 
 def test_the_best_version_is_one_of_those_that_are_saved_and_evaluated() -> None:
-    def kept(scores: dict[int, float], **checkpoint: Any) -> Retention | None:
+    def kept(scores: dict[int, float | None], **checkpoint: Any) -> Retention | None:
         trainer = {"checkpoint": {"everySteps": 4, **checkpoint}}
         planner = Planner(job_config(steps=10, evaluation={"everySteps": 2}, trainer=trainer))
         planner.state.evaluated = {v: Evaluated(v, score, 0.0, 4) for v, score in scores.items()}
         return retention(planner.context)
 
-    scores = {0: 0.9, 2: 0.8, 4: 0.5, 6: 0.7, 8: 0.5}  # 2 and 6 are not saved
+    scores: dict[int, float | None] = {0: 0.9, 2: 0.8, 4: 0.5, 6: 0.7, 8: 0.5}  # 2 and 6 are not saved
     assert kept(scores) is None
     assert kept(scores, keepBest=True) == Retention(best=8, evaluated=8, every=2)
     assert kept({**scores, 10: 0.6}, keepBest=True) == Retention(best=10, evaluated=10, every=2)
     assert kept({0: 0.9, 2: 0.8}, keepBest=True) == Retention(best=0, evaluated=2, every=2)
+    # An evaluation of which too many answers failed has no score.
+    assert kept({**scores, 8: None}, keepBest=True) == Retention(best=4, evaluated=8, every=2)

@@ -43,7 +43,7 @@ def group_advantages(rewards: Sequence[float], *, scale_by_std: bool) -> list[fl
 
 def is_uniform(rewards: Sequence[float]) -> bool:
     """Whether all rewards of a group are equal to rounding: it teaches nothing (`spec.algorithm.dropUniformGroups`)."""
-    return isclose(min(rewards), max(rewards), rel_tol=ROUNDING, abs_tol=1e-3 * ROUNDING)
+    return not rewards or isclose(min(rewards), max(rewards), rel_tol=ROUNDING, abs_tol=1e-3 * ROUNDING)
 
 
 def deviation(rewards: Sequence[float]) -> float:

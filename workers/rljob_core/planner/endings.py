@@ -146,10 +146,15 @@ def retention(context: PlannerContext) -> Retention | None:
     checkpoint, evaluation = context.spec.trainer.checkpoint, context.spec.evaluation
     if not checkpoint.keep_best or evaluation is None:
         return None
-    scores = context.state.evaluated
-    saved = [v for v in scores if v and (v % checkpoint.every_steps == 0 or v == context.last_version)]
-    best = max(saved, key=lambda version: (scores[version].sampled, version), default=0)
-    return Retention(best, max(scores, default=0), evaluation.every_steps)
+    evaluated = context.state.evaluated
+    saved = [
+        (record.sampled, version)
+        for version, record in evaluated.items()
+        if version and (version % checkpoint.every_steps == 0 or version == context.last_version)
+        if record.sampled is not None  # an evaluation may have no score
+    ]
+    _, best = max(saved, default=(0.0, 0))
+    return Retention(best, max(evaluated, default=0), evaluation.every_steps)
 
 
 def finish_if_due(context: PlannerContext) -> None:
