@@ -50,9 +50,7 @@ class JobEnd:
         except OSError as error:
             if not late:
                 raise
-            message = f"its streams are left on the NATS server: {error}"
-            with suppress(ApiError):  # the namespace may be in deletion
-                await self._cluster.event(job, Event("Warning", "StreamsLeft", message))
+            await self._say_left(job, "StreamsLeft", f"its streams are left on the NATS server: {error}")
         left = [f for f in manifest["metadata"].get("finalizers", []) if f != FINALIZER]
         await self._cluster.set_finalizers(job, left)
         return True
@@ -67,6 +65,9 @@ class JobEnd:
             if not late:
                 raise
             message = f"its children are left to Kubernetes: {type(error).__name__}: {error}"
-            with suppress(ApiError):  # the namespace may be in deletion
-                await self._cluster.event(job, Event("Warning", "ChildrenLeft", message))
+            await self._say_left(job, "ChildrenLeft", message)
             return True
+
+    async def _say_left(self, job: RLJob, reason: str, message: str) -> None:
+        with suppress(ApiError):  # the namespace may be in deletion
+            await self._cluster.event(job, Event("Warning", reason, message))

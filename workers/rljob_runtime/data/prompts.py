@@ -135,13 +135,21 @@ class PromptSource:
         """
         if (rows := self._rows) is None or self.scan is None:
             return {}
-        encode = prompt_encoder(self._data, self._tokenizer)
         found = {
-            row: len(encode(self._render(rows.row(row))))
+            row: len(self.encode(self._render(rows.row(row))))
             for row, size in enumerate(self.scan.sizes)
             if size > most and rows.holds(row)
         }
         return {row: tokens for row, tokens in found.items() if tokens > most}
+
+    @cached_property
+    def encode(self) -> Callable[[str], list[int]]:
+        """Makes the tokens of a prompt's text.
+
+        Raises:
+            SpecError: the model has no tokenizer.
+        """
+        return prompt_encoder(self._data, self._tokenizer)
 
     def digest(self, index: int) -> int:
         """Of the prompt at this index."""

@@ -13,10 +13,9 @@ from contextlib import suppress
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_runtime.data.files import FileSource
-from rljob_runtime.data.prompts import PromptSource, prompt_encoder
+from rljob_runtime.data.prompts import PromptSource
 from rljob_runtime.engines.registry import room_of
 from rljob_runtime.locations import local_path
-from rljob_runtime.model.tokenizer import Tokenizer
 
 _GENERATED = 32
 """Prompts of a task that are looked at: each is generated."""
@@ -117,14 +116,14 @@ def _room(config: JobConfig, source: PromptSource) -> Iterator[str]:
                 f"out by spec.data.filter.maxPromptTokens: {most}, or {remedy}",
             )
         return
-    if (tokenizer := _tokenizer(config)) is not None:
-        encode = prompt_encoder(config.spec.data, tokenizer)
-        yield from _room_of_generated(source, most, reason, remedy, encode)
+    yield from _room_of_generated(source, most, reason, remedy)
 
 
-def _room_of_generated(
-    source: PromptSource, most: int, reason: str, remedy: str, encode: Callable[[str], list[int]]
-) -> Iterator[str]:
+def _room_of_generated(source: PromptSource, most: int, reason: str, remedy: str) -> Iterator[str]:
+    try:
+        encode = source.encode
+    except SpecError:  # another check refuses the model
+        return
     sizes = {number: len(encode(source.text(number))) for number in range(_GENERATED)}
     long = {number: size for number, size in sizes.items() if size > most}
     if not long:
@@ -169,13 +168,6 @@ def _held_out(samples: int, training: PromptSource, held_out: PromptSource) -> I
         f"{held_out.path}: {len(same):,} of {samples:,} held-out prompts are trained, too{where}, so that the score "
         "counts what is learnt by heart: remove them from either data"
     )
-
-
-def _tokenizer(config: JobConfig) -> Tokenizer | None:
-    """The model's; None if another check refuses it."""
-    with suppress(SpecError):
-        return Tokenizer(local_path(config.spec.model.uri))
-    return None
 
 
 def _smallest_room(config: JobConfig) -> int | None:
