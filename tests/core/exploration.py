@@ -89,7 +89,7 @@ def explore(
                     model.replays()
                 if model.finished:
                     require(model.finished == "Succeeded", f"[end] the job ended as {model.finished}")
-                    model.gave_up_no_innocent()
+                    model.gave_up_nothing_harmless()
                     explored.ends[model.finished] = explored.ends.get(model.finished, 0) + 1
                     ends.append(key)
                     continue
@@ -194,7 +194,7 @@ def walk(
         while len(model.engines) < 2:
             model = any_job(chance, sites=sites)
         model.deaths, model.publishing = model.deaths + 2, 8
-        model.innocent_deaths = model.deaths
+        model.harmless_deaths = model.deaths
     mishap_rate = chance.choice([0.02, 0.1, 0.3])
     deadly = bool(poison) and chance.random() < 0.5
     way: tuple[Any, ...] | None = None
@@ -231,7 +231,7 @@ def walk(
         raise _found(Violated(f"[progress] the job ended as {model.finished or 'nothing'}"), way)
     try:
         model.replays()
-        model.gave_up_no_innocent()
+        model.gave_up_nothing_harmless()
     except Violated as error:
         raise _found(error, way) from error
     return model
@@ -244,7 +244,7 @@ def _upon(slow: str, model: Model) -> list[Choice]:
 
 
 def _upon_trial(poison: str, model: Model) -> list[Choice]:
-    """Deaths of engines that try an innocent group alone."""
+    """Deaths of engines that try a harmless group alone."""
     state, apart = model.planner.state, model.apart()
     tried = {name: set(map(group_of, ids)) for name, ids in state.generating.items() if apart & set(ids)}
     unlucky = {name for name, groups in tried.items() if len(groups) == 1 and poison not in groups}

@@ -59,7 +59,7 @@ from rljob_core.messages import (
     TrainerReady,
     TrainerWork,
 )
-from rljob_core.planner import Planner, prime_suspect
+from rljob_core.planner import Planner, early_trial
 from rljob_core.planner.heartbeats import RESEND_HEARTBEATS
 from rljob_core.planner.liveness import LEASE_HEARTBEATS
 from rljob_core.planner.score_checks import SCORE_HEARTBEATS
@@ -117,7 +117,7 @@ class Model:
         self.zombies = zombies
         self.restless = restless
         self.poison, self.slots = poison, slots
-        self.innocent_deaths = deaths
+        self.harmless_deaths = deaths
         self.lossy = losses > 0
         self.ledger: list[RecordBatch] = []
         self.digests: list[str] = []
@@ -323,7 +323,7 @@ class Model:
         elif what == "expire":
             self._expire(whom)
         self.truth.check(self.planner.state, self.engines)
-        self._check_suspects()
+        self._check_quarantine()
 
     # ------------------------------------------------------------------------------------------ the coordinator
 
@@ -467,16 +467,18 @@ class Model:
 
     def apart(self) -> set[str]:
         """Ids of what is generated beside nothing else."""
-        prime = prime_suspect.members(self.planner.context)
-        return {*self.planner.state.suspects, *(sibling.id for sibling in prime)}
+        early = early_trial.members(self.planner.context)
+        return {*self.planner.state.quarantined, *(sibling.id for sibling in early)}
 
-    def _check_suspects(self) -> None:
+    def _check_quarantine(self) -> None:
         context, state, apart = self.planner.context, self.planner.state, self.apart()
         tried_at = set()
         for name, ids in state.generating.items():
-            suspected = [t in apart for t in ids]
-            require(all(suspected) or not any(suspected), f"[apart] {name} has suspects and other work")
-            tried_at |= {name} if any(suspected) else set()
+            quarantined = [t in apart for t in ids]
+            require(
+                all(quarantined) or not any(quarantined), f"[apart] {name} has quarantined and other work"
+            )
+            tried_at |= {name} if any(quarantined) else set()
         require(len(tried_at) < 2 or self.lossy, "[apart] two cohorts are tried at once")
         if state.finished is not None:
             return
@@ -492,7 +494,7 @@ class Model:
         idle = [v for v in idle if v.engine not in tried_at and not v.stuck]
         require(
             not waiting or len(idle) <= (1 if kept and not tried_at else 0),
-            "[idle] other work waits for suspects",
+            "[idle] other work waits for what is quarantined",
         )
 
     def _drain(self, name: str) -> None:
@@ -638,10 +640,10 @@ class Model:
         rebuilt.replay(self.ledger)
         require(state_key(rebuilt) == state_key(self.planner.state), "[fold] the ledger says something else")
 
-    def gave_up_no_innocent(self) -> None:
+    def gave_up_nothing_harmless(self) -> None:
         """Check that only poison was given up, unless other deaths can have fallen upon one trajectory that often."""
         given_up = self.truth.account.given_up
-        if self.innocent_deaths < self.config.spec.pipeline.max_attempts:
+        if self.harmless_deaths < self.config.spec.pipeline.max_attempts:
             require(given_up <= {self.poison}, f"[poison] {given_up} were given up")
 
     def key(self) -> int:
@@ -672,7 +674,7 @@ class Model:
                 context.cohorts.other_work_first,
                 context.cohorts.awaited_since is None,
                 context.cohorts.just_begun,
-                context.cohorts.prime,
+                context.cohorts.early,
                 len(self.starting),
                 tuple(self.progress.items()),
                 tuple(self.delayed_progress),

@@ -54,7 +54,7 @@ def state_key(state: JobState, names: dict[str, str] | None = None) -> tuple[Any
         state.writer.number,
         tuple(sorted((names.get(e, e), tuple(ids)) for e, ids in state.generating.items())),
         tuple(state.unscored),
-        tuple(sorted(state.suspects)),
+        tuple(sorted(state.quarantined)),
         tuple(state.given_up),
     )
 

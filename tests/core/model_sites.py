@@ -118,7 +118,7 @@ class ModelOverSites(Model):
         else:
             self._heal()
         self.truth.check(self.planner.state, self.engines)
-        self._check_suspects()
+        self._check_quarantine()
 
     def _own_heartbeat(self, silent: int) -> None:
         """The own heartbeat comes back which is the one of this number without a beat."""

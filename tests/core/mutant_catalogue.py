@@ -202,43 +202,43 @@ MUTANTS: dict[str, Mutant] = {
         walk=0,
         poison=True,
     ),
-    "suspects are sent out beside other work": Mutant(
+    "what is quarantined is sent out beside other work": Mutant(
         "rljob_core.planner.dispatch",
         "group.id in trial.groups or ",
         "",
         walk=7,
         poison=True,
     ),
-    "an engine that tries suspects takes other work": Mutant(
-        "rljob_core.planner.suspects",
+    "an engine that tries what is quarantined takes other work": Mutant(
+        "rljob_core.planner.quarantine",
         "        return Trial(apart=tried_at, groups=groups)\n",
         "        return Trial(groups=groups)\n",
         walk=10,
         poison=True,
     ),
     "a cohort that killed its engine is tried again as it was": Mutant(
-        "rljob_core.planner.suspects",
-        "        cohorts.insert(*_halves(accused))\n",
-        "        cohorts.insert(accused)\n",
+        "rljob_core.planner.quarantine",
+        "        cohorts.insert(*_halves(lost))\n",
+        "        cohorts.insert(lost)\n",
         walk=28,
         poison=True,
     ),
-    "a death with one suspect alone is nobody's failure": Mutant(
+    "a death with one quarantined group alone is nobody's failure": Mutant(
         "rljob_core.planner.engines",
-        "if alone and suspects.is_tried(context, s)]",
+        "if alone and quarantine.is_tried(context, s)]",
         "if False]",
         walk=0,
         poison=True,
     ),
-    "the prime suspect is sent out beside other work": Mutant(
-        "rljob_core.planner.suspects",
-        "    found |= {sibling.id: _engine(sibling) for sibling in prime_suspect.members(context)}\n",
+    "the early trial is sent out beside other work": Mutant(
+        "rljob_core.planner.quarantine",
+        "    found |= {sibling.id: _engine(sibling) for sibling in early_trial.members(context)}\n",
         "",
         walk=8,
         poison=True,
     ),
-    "all engines wait for the suspects": Mutant(
-        "rljob_core.planner.suspects",
+    "all engines wait for what is quarantined": Mutant(
+        "rljob_core.planner.quarantine",
         "apart=frozenset() if waits else frozenset({engine.engine}), groups",
         "apart=frozenset(context.liveness.engines), groups",
         walk=16,

@@ -25,8 +25,8 @@ SHORT, LONG = 0.1, 1.0
 """Seconds for a token."""
 RESTART_SECONDS = 12.0
 TOKENS = range(20, 151)
-HANGS = {"hang_seconds": 20, "suspects_hang_seconds": 11}
-EARLY_HANGS = {"hang_seconds": 60, "suspects_hang_seconds": 30}
+HANGS = {"hang_seconds": 20, "quarantined_hang_seconds": 11}
+EARLY_HANGS = {"hang_seconds": 60, "quarantined_hang_seconds": 30}
 """Seconds for which an engine hangs before it is ended, in its first minute and later (`rljob_core.hang_limit`)."""
 
 Poison = Callable[[Generate], bool]
@@ -92,7 +92,7 @@ def run(
     mode: str = "BoundedAsync",
     token: int = 0,
     hang_seconds: float = 0.0,
-    suspects_hang_seconds: float | None = None,
+    quarantined_hang_seconds: float | None = None,
 ) -> Outcome:
     """Simulate one job.
 
@@ -100,7 +100,7 @@ def run(
         siblings: of each prompt; 32 prompts of them fit into 64 slots on each engine.
         token: how many tokens the poison has before it kills.
         hang_seconds: for how long the engine hangs first.
-        suspects_hang_seconds: the same of an engine that has nothing but suspects; None for as long as any other.
+        quarantined_hang_seconds: how long it is if an engine has only quarantined work; None for as long as any other.
 
     Raises:
         AssertionError: the job did not succeed.
@@ -123,7 +123,7 @@ def run(
         poison=poison,
         poison_token=token,
         hang_seconds=hang_seconds,
-        suspects_hang_seconds=suspects_hang_seconds,
+        quarantined_hang_seconds=quarantined_hang_seconds,
     )
     world.start()
     world.run()
@@ -147,14 +147,14 @@ def main(arguments: Sequence[str]) -> None:
         for seed in map(int, arguments or ("1", "2", "3", "4", "5")):
             sound = run(seed, nothing, step_seconds=step_seconds)
             say(f"{step_seconds} s a token, seed {seed}: {sound.seconds:.0f} s")
-            guilty = 500 + seed
+            poisoned = 500 + seed
             for name, (poison, how) in {
-                "prompt": (prompt(guilty), {}),
+                "prompt": (prompt(poisoned), {}),
                 "prompt of the first step": (prompt(seed), {}),
-                "sibling": (one_sibling(guilty), {}),
-                "prompt, with its 15th token": (prompt(guilty), {"token": 15}),
-                "prompt, with its 40th token": (prompt(guilty), {"token": 40}),
-                "prompt that hangs engines": (prompt(guilty), HANGS),
+                "sibling": (one_sibling(poisoned), {}),
+                "prompt, with its 15th token": (prompt(poisoned), {"token": 15}),
+                "prompt, with its 40th token": (prompt(poisoned), {"token": 40}),
+                "prompt that hangs engines": (prompt(poisoned), HANGS),
                 "prompt of the first step that hangs engines": (prompt(seed), EARLY_HANGS),
                 "chance": (chance(seed), {}),
             }.items():

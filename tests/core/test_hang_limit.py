@@ -63,21 +63,21 @@ def test_what_takes_long_at_first_widens_it_at_first() -> None:
     assert engine.look(longest=FAMILIAR * WORK.longest + 1) == MOST
 
 
-def test_what_has_nothing_but_suspects_may_be_silent_for_half_as_long_and_no_less_than_its_pauses_allow() -> (
+def test_what_has_nothing_but_quarantined_work_may_be_silent_for_half_as_long_and_no_less_than_its_pauses_allow() -> (
     None
 ):
     engine = warm()
-    assert engine.look(suspects=True) == FACTOR + 1
-    assert engine.look(suspects=False) == LEAST_SECONDS
+    assert engine.look(quarantined=True) == FACTOR + 1
+    assert engine.look(quarantined=False) == LEAST_SECONDS
     engine.look(tokens=1)
-    assert engine.look(suspects=True) == FACTOR * 3 + 1
+    assert engine.look(quarantined=True) == FACTOR * 3 + 1
     early = Clocked(HangLimit(MOST))
     early.generate(EARLY)
-    assert early.look(suspects=True) == EARLY_LEAST_SECONDS // 2
+    assert early.look(quarantined=True) == EARLY_LEAST_SECONDS // 2
     found = early.limit.for_successor()
     assert found is not None
     assert (
-        Clocked(HangLimit(MOST, found), replace(WORK, suspects=True)).limit.seconds
+        Clocked(HangLimit(MOST, found), replace(WORK, quarantined=True)).limit.seconds
         == EARLY_LEAST_SECONDS // 2
     )
 

@@ -185,7 +185,9 @@ def test_what_three_attempts_came_no_further_than_is_left() -> None:
 
 
 @pytest.mark.parametrize("published", [2, 3])
-def test_a_suspect_goes_on_from_what_its_last_attempt_made_and_from_nothing_older(published: int) -> None:
+def test_what_is_quarantined_goes_on_from_what_its_last_attempt_made_and_from_nothing_older(
+    published: int,
+) -> None:
     job = lost()
     job.see(ProgressFound(TRAJECTORY, 2, stored()))
     job.engine("e2.x")

@@ -40,7 +40,7 @@ def test_the_next_coordinator_does_not_take_an_engine_for_alive_whose_death_was_
     assert [a for a in world.sent if isinstance(a, RetireEngine)] == [RetireEngine(THERE, "east")]
 
 
-def test_an_engine_that_drained_and_crashes_at_its_exit_accuses_nothing() -> None:
+def test_an_engine_that_drained_and_crashes_at_its_exit_quarantines_nothing() -> None:
     world = TwoSites()
     world.begin()
     world.behind = []

@@ -9,7 +9,7 @@ from zlib import decompress
 import pytest
 from test_balancing import FAST, SLOW, Job
 from test_migration import RecordedPlanner, stored
-from test_suspects import recalled
+from test_quarantine import recalled
 from world import SimulatedEngine, World, job_config
 
 from rljob_core.actions import (
@@ -688,9 +688,9 @@ def test_siblings_are_not_recalled_from_an_engine_that_is_away(away: bool):
     assert len(recalled(job)) == (0 if away else 1)
 
 
-def test_suspects_are_tried_where_they_can_be_sent():
-    killers = {"g1", "g6", "g9", "g20"}
-    world = TwoSites(job_config(**JOB), poison=lambda work: group_of(work.trajectory) in killers)
+def test_what_is_quarantined_is_tried_where_it_can_be_sent():
+    given_up = {"g1", "g6", "g9", "g20"}
+    world = TwoSites(job_config(**JOB), poison=lambda work: group_of(work.trajectory) in given_up)
     world.cut = True
     world.start()
     world.observe(SignalSeen(THERE, EngineSignal(THERE, "b", 0, 0, 0, 16, 0, 0, 0, site="east")))
@@ -698,7 +698,7 @@ def test_suspects_are_tried_where_they_can_be_sent():
     world.observe(SignalSeen(HERE, EngineSignal(HERE, "a", 0, 0, 0, 16, 0, 0, 0)))
     world.go_on()
     assert world.finished == "Succeeded"
-    assert {a.group for a in world.records(GroupAborted)} == killers
+    assert {a.group for a in world.records(GroupAborted)} == given_up
     assert {r.engine.partition(".")[0] for r in world.records(Dispatched)} == {"e0"}
 
 
@@ -740,7 +740,9 @@ def test_groups_that_a_site_keeps_waiting_are_known_only_while_it_is_away(world:
     assert kept_waiting(world.planner.context) == current
 
 
-def test_a_suspect_that_is_tried_at_a_site_that_is_away_keeps_no_other_from_its_trial(world: TwoSites):
+def test_what_is_quarantined_that_is_tried_at_a_site_that_is_away_keeps_no_other_from_its_trial(
+    world: TwoSites,
+):
     context = world.planner.context
     state = context.state
     first, last = (
@@ -755,7 +757,7 @@ def test_a_suspect_that_is_tried_at_a_site_that_is_away_keeps_no_other_from_its_
     ids, attempts = tuple(s.id for s in tried), tuple(s.attempt for s in tried)
     context.emit(Dispatched(ids, attempts, THERE, 0, {}, "east"))
     world.perform(context.flush_decision())
-    assert {s.id for s in state.groups[first].siblings} <= set(state.suspects)
+    assert {s.id for s in state.groups[first].siblings} <= set(state.quarantined)
     world.cut = True
     for _ in range(4 * AWAY_HEARTBEATS):
         world.run()

@@ -150,7 +150,7 @@ class World:
         poison_token: int = 0,
         restart_seconds: float = 1.0,
         hang_seconds: float = 0.0,
-        suspects_hang_seconds: float | None = None,
+        quarantined_hang_seconds: float | None = None,
     ) -> None:
         self.config = config
         self.poison, self.restart_seconds = poison, restart_seconds
@@ -158,7 +158,9 @@ class World:
         """How many tokens an engine makes of what kills it before it dies."""
         self.hang_seconds = hang_seconds
         """For how long an engine that poison kills makes no token before its death is noticed."""
-        self.suspects_hang_seconds = hang_seconds if suspects_hang_seconds is None else suspects_hang_seconds
+        self.quarantined_hang_seconds = (
+            hang_seconds if quarantined_hang_seconds is None else quarantined_hang_seconds
+        )
         """The same of an engine that has nothing but what has outlived another one."""
         self.deaths: list[tuple[str, ...]] = []
         """Ids of what each engine was generating, and was waiting to generate, that poison killed."""
@@ -340,9 +342,9 @@ class World:
             for t, attempt in engine.running
         }
         self.slot_seconds["lost"] += sum(self.now - engine.begun[key] for key in engine.running)
-        only_suspects = {(work.trajectory, work.attempt), *engine.running} <= engine.survivors
-        only_suspects = only_suspects and all(w.survivor for w in engine.waiting)
-        hang_seconds = self.suspects_hang_seconds if only_suspects else self.hang_seconds
+        only_quarantined = {(work.trajectory, work.attempt), *engine.running} <= engine.survivors
+        only_quarantined = only_quarantined and all(w.survivor for w in engine.waiting)
+        hang_seconds = self.quarantined_hang_seconds if only_quarantined else self.hang_seconds
         self.slot_seconds["hung"] += engine.slots * hang_seconds
         self.slot_seconds["down"] += engine.slots * self.restart_seconds
         engine.running, engine.waiting = {}, []

@@ -1,6 +1,6 @@
 """Checks a finished simulated job's invariants on its ledger, its manifests and its trainer's logs.
 
-Unlike the audit, these checks know which faults happened (`Job.happened`, `Job.suspects`), so they can demand more.
+Unlike the audit, these checks know which faults happened (`Job.happened`, `Job.may_be_dead`), so they can demand more.
 Names in [brackets] are those of the invariants in `docs/design/staleness.md`.
 """
 
@@ -120,32 +120,32 @@ def _false(job: Job) -> set[str]:
 
 
 def _check_given_up(job: Job) -> None:
-    """Poison, and nothing beside it, is given up; unless engines were lost so often that chance may accuse a group.
+    """Poison, and nothing beside it, is given up; unless engines were lost so often that chance may point at a group.
 
     Also games may fail by chance, and so may attempts that come from engines which are made to be wrong.
     """
     poison, most = job.mishaps.poison, job.config.spec.pipeline.max_attempts
     losses = sum(times for what, times in job.happened.items() if "rollout" in what)
-    may_accuse = losses >= most
+    may_give_up = losses >= most
     for _, record in records_of(job):
         if isinstance(record, GroupAborted) and record.reason == "PromptExhausted":
-            guilty = poison is not None and record.group == poison.group
-            if not guilty and may_accuse and ENGINE_LOST in record.detail:
+            poisoned = poison is not None and record.group == poison.group
+            if not poisoned and may_give_up and ENGINE_LOST in record.detail:
                 job.happened["given up by chance"] += 1
                 continue
-            others = losses + (record.group in _false(job)) + guilty * most
+            others = losses + (record.group in _false(job)) + poisoned * most
             if job.games is not None and explains(job.games, record, others=others, most=most):
                 continue
-            require(guilty, f"[poison] {record.group} was given up: {record.detail}")
+            require(poisoned, f"[poison] {record.group} was given up: {record.detail}")
             reason = REASONS[poison.kind] if poison is not None else ""
             # Engines that are lost for other reasons, while they have nothing but it, count as attempts at it, too.
             said = reason in record.detail or ENGINE_LOST in record.detail
             require(said, f"[poison] {record.group} was given up for {record.detail}")
             job.happened["poison given up"] += 1
         elif isinstance(record, Evaluated):
-            guilty = all(poison is not None and f"e{prompt}" == poison.group for prompt in record.killers)
-            require(guilty, f"[poison] the held-out prompts {record.killers} were given up")
-            job.happened["poison held out"] += len(record.killers)
+            poisoned = all(poison is not None and f"e{prompt}" == poison.group for prompt in record.given_up)
+            require(poisoned, f"[poison] the held-out prompts {record.given_up} were given up")
+            job.happened["poison held out"] += len(record.given_up)
     if poison is not None and poison.sibling is None and not poison.tokens and not poison.is_held_out:
         consumed = {
             g
@@ -212,7 +212,7 @@ def _follow(job: Job) -> tuple[JobState, dict[tuple[int, int, int, int], list[tu
                 assert sibling is not None
                 _check_stored(job, sibling)
                 if record.reason == ENGINE_LOST and sibling.state is State.GENERATING and job.calm:
-                    require(sibling.engine in job.suspects, f"[lease] {sibling.engine} was alive")
+                    require(sibling.engine in job.may_be_dead, f"[lease] {sibling.engine} was alive")
             case SiblingReset(reason="SiteAway" | "WeightsAwaited"):
                 _check_given_to_others(job, state, record)
             case SiblingReset():

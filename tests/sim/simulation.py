@@ -229,7 +229,7 @@ class Job:
         )
         self.reports: list[asyncio.Task[None]] = []
         """Reports of deaths that are on their way."""
-        self.suspects: set[str] = set()
+        self.may_be_dead: set[str] = set()
         """Engines that were killed, asked to stop, or without a heartbeat for a while."""
         self.frozen: set[str] = set()
         """Of these, those that were without a heartbeat, and may have lived on."""
@@ -372,7 +372,7 @@ class Job:
             await rollout.run(stop)
         except* ResourceMissing:  # of its environment: the process ends
             self.happened["no environment"] += 1
-            self._suspect(role)
+            self._may_be_dead(role)
         finally:
             watch.cancel()
             await engine.close()
@@ -508,7 +508,7 @@ class Job:
     def _die(self) -> None:
         role = self.chance.choice(sorted(self.tasks))
         self.happened[f"death {role.partition('-')[0]}"] += 1
-        self._suspect(role)
+        self._may_be_dead(role)
         self.tasks[role].cancel()
 
     def _poisoned(self, role: str, number: int, code: int, said: str) -> None:
@@ -516,7 +516,7 @@ class Job:
         if self.instances[role] != number or self.done.is_set():
             return
         self.happened["death of a hang" if code == EXIT_HUNG else "death of poison"] += 1
-        self._suspect(role)
+        self._may_be_dead(role)
         self.tasks[role].cancel()
         if self.mishaps.poison is not None and self.poisoning.random() < self.mishaps.poison.reported:
             beginning = self.begins[f"{role}.{number}"].name
@@ -527,8 +527,8 @@ class Job:
         await asyncio.sleep(self.poisoning.uniform(0.0, 1.0))
         await publish_event(self.memory(role), died)
 
-    def _suspect(self, role: str) -> None:
-        self.suspects.add(f"{role}.{self.instances[role]}")
+    def _may_be_dead(self, role: str) -> None:
+        self.may_be_dead.add(f"{role}.{self.instances[role]}")
 
     def _twin(self) -> None:
         role = self.chance.choice(["coordinator", "trainer"])
@@ -541,7 +541,7 @@ class Job:
             return  # nobody has come so far
         role = self.chance.choice(sorted(self.lines))
         self.happened[f"freeze {role.partition('-')[0]}"] += 1
-        self._suspect(role)
+        self._may_be_dead(role)
         self.frozen.add(f"{role}.{self.instances[role]}")
         self.lines[role].line.cut_off(self.chance.uniform(5.0, 50.0))
 
@@ -549,7 +549,7 @@ class Job:
         if running := sorted(role for role in self.drains if role in self.tasks):
             self.happened["drain rollout"] += 1
             role = self.chance.choice(running)
-            self._suspect(role)  # whether it is heard of that in time is chance
+            self._may_be_dead(role)  # whether it is heard of that in time is chance
             self.drains[role].set()
 
     def _release(self) -> None:
@@ -587,7 +587,7 @@ class Job:
         self.happened["power cut"] += 1
         self._cut()
         for role in sorted(self.tasks):
-            self._suspect(role)
+            self._may_be_dead(role)
             self.tasks[role].cancel()
         for zombie in self.zombies:
             zombie.cancel()

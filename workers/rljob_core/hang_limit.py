@@ -5,7 +5,7 @@ second, so a prompt that hangs them would cost three times hundreds of seconds. 
 at work may be silent for `FACTOR` times its widest pause of the last half hour of work, for `LEAST_SECONDS` at least,
 and never for more than `hangSeconds`.
 
-An innocent engine that is ended loses its work, so the limit is `hangSeconds` wherever a pause can be expected that is
+A harmless engine that is ended loses its work, so the limit is `hangSeconds` wherever a pause can be expected that is
 longer than those before:
 
 - before the engine has made tokens in `EARLY` seconds of work: kernels are compiled, caches are cold. From then on,
@@ -20,8 +20,8 @@ longer than those before:
 time or memory, a disk that stands still. A pause is measured by a clock, so one in which everything stood still widens
 the limit; silence is counted by the process that watches, which counts none while it stands still itself.
 
-Where all that an engine has to generate has outlived another engine, it holds suspects and nothing else. Little is lost
-with it and a hang is likely, so the least is half of what it is otherwise.
+Where all that an engine has to generate has outlived another engine, it holds quarantined work and nothing else. Little
+is lost with it and a hang is likely, so the least is half of what it is otherwise.
 
 The next process in the pod, which an engine's death starts, has seen nothing. It gets what its predecessor knew
 (`KnownPauses`), with `FACTOR` times the widest pause from before `ENOUGH`, as it is cold, too. It may be silent for
@@ -61,7 +61,7 @@ class EngineAtWork:
         longest: tokens of the longest prompt that it has, with what its response inherits; 0 if it has none.
         total: the same of all of them together.
         answered: the same of the longest that it has answered since this was asked last; 0 if it has answered none.
-        suspects: whether all that it has to generate has outlived another engine.
+        quarantined: whether all that it has to generate has outlived another engine.
     """
 
     tokens: int
@@ -71,7 +71,7 @@ class EngineAtWork:
     longest: int = 0
     total: int = 0
     answered: int = 0
-    suspects: bool = False
+    quarantined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,14 @@ class KnownPauses:
         longest: see `EngineAtWork`: the longest prompt that was answered.
         total: the most at which tokens were made.
         swaps: how often weights were taken.
-        suspects_seconds: for how long it may be silent that has nothing but suspects; 0 for as long as any other.
+        quarantined_seconds: for how long it may be silent with only quarantined work; 0 for as long as any other.
     """
 
     seconds: int
     longest: int
     total: int
     swaps: int
-    suspects_seconds: int = 0
+    quarantined_seconds: int = 0
 
 
 @dataclass(slots=True)
@@ -168,7 +168,7 @@ class HangLimit:
         is_strange = work.longest > FAMILIAR * known.longest or work.total > FAMILIAR * known.total
         if is_strange or (self._swapped and known.swaps < _SWAPS):
             return self._most
-        seconds = (known.suspects_seconds if work.suspects else 0) or known.seconds
+        seconds = (known.quarantined_seconds if work.quarantined else 0) or known.seconds
         return min(self._most, seconds)
 
     def _known(self) -> KnownPauses | None:
@@ -186,7 +186,7 @@ class HangLimit:
     def _measured(self, pause: float, *, least: int = LEAST_SECONDS) -> KnownPauses:
         return KnownPauses(
             seconds=_limit(pause, least),
-            suspects_seconds=_limit(pause, least // 2),
+            quarantined_seconds=_limit(pause, least // 2),
             longest=max(period.longest for period in self._periods),
             total=max(period.total for period in self._periods),
             swaps=sum(period.swaps for period in self._periods),
@@ -203,7 +203,9 @@ class HangLimit:
         return replace(
             found,
             seconds=min(self._most, max(found.seconds, times * known.seconds)),
-            suspects_seconds=min(self._most, max(found.suspects_seconds, times * known.suspects_seconds)),
+            quarantined_seconds=min(
+                self._most, max(found.quarantined_seconds, times * known.quarantined_seconds)
+            ),
         )
 
 

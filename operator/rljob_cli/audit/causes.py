@@ -15,7 +15,7 @@ from rljob_core.advantage import is_uniform
 from rljob_core.records import GroupAborted, JobFinished, PipelineSet
 
 ENGINE_LOST = "EngineLost"
-"""Cause of an abort: it was found what engines died of, so nothing else is suspected of their deaths."""
+"""Cause of an abort: it was found what engines died of, so nothing else is quarantined for their deaths."""
 UNSENDABLE = "PromptUnsendable"
 """Cause of an abort: the prompt could not be sent to an engine. It is the coordinator's word alone, and not checked.
 

@@ -37,7 +37,7 @@ def unfounded(
     if record.newest > version:
         text = f"has answers with tokens of version {record.newest}, which did not exist"
         yield Violation(name, text)
-    if not len(record.killers) <= record.failed <= 2 * record.samples:
+    if not len(record.given_up) <= record.failed <= 2 * record.samples:
         yield Violation(name, f"has {record.failed} answers without a score, of {2 * record.samples}")
     fails = evaluation_fails(failed=record.failed, samples=record.samples)
     if {record.sampled is None, record.greedy is None} != {fails}:

@@ -114,7 +114,7 @@ def test_it_may_be_silent_for_less_once_its_pauses_are_known_and_so_may_the_next
             assert words[0] == 300
             assert words[-1] == LEAST_SECONDS
         said(pipe)
-        pauses = {"seconds": LEAST_SECONDS, "suspects_seconds": FACTOR + 1}
+        pauses = {"seconds": LEAST_SECONDS, "quarantined_seconds": FACTOR + 1}
         known = KnownPauses(**pauses, longest=len(PROMPT), total=len(PROMPT), swaps=0)
         assert PausesFile.beside(str(tmp_path / "ready")).read() == known
         async with Watched(alive, 400.0, PausesFile.beside(str(tmp_path / "ready"))) as watched:

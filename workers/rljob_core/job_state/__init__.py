@@ -5,13 +5,13 @@ reads back. Both end in the same state (`JobState.apply`).
 """
 
 from rljob_core.job_state.dispatch_order import DispatchOrder
-from rljob_core.job_state.groups import SUSPECT_DEATHS, GroupState, Sibling, Untrained
+from rljob_core.job_state.groups import QUARANTINE_DEATHS, GroupState, Sibling, Untrained
 from rljob_core.job_state.state import ENGINE_LOST, LINEAGE_VERSIONS, Commit, JobState
 
 __all__ = [
     "ENGINE_LOST",
     "LINEAGE_VERSIONS",
-    "SUSPECT_DEATHS",
+    "QUARANTINE_DEATHS",
     "Commit",
     "DispatchOrder",
     "GroupState",

@@ -9,12 +9,12 @@ from rljob_core.omitted import OMITTED_IF_EMPTY
 from rljob_core.records import Generated, Inherited
 from rljob_core.trajectory import State
 
-SUSPECT_DEATHS = 3
-"""Deaths of engines after which what all of these engines held is suspected of killing them.
+QUARANTINE_DEATHS = 3
+"""Deaths of engines after which what all of these engines held may be what kills them, and is quarantined.
 
-One death accuses everything that one engine held, and most engines die of other causes. Each further one accuses what
-both engines held. As prompts that outlived the same engine are spread (`planner.placement`), the third accuses one or
-two.
+One death points at everything that one engine held, and most engines die of other causes. Each further one points at
+what both engines held. As prompts that outlived the same engine are spread (`planner.placement`), the third points at
+one or two.
 """
 
 
@@ -51,9 +51,9 @@ class Sibling:
         return self.deaths > 0 and self.state in {State.RESERVED, State.GENERATING}
 
     @property
-    def is_suspect(self) -> bool:
+    def is_quarantined(self) -> bool:
         """Whether it may be what kills engines: it was held through enough deaths and is not generated yet."""
-        return self.deaths >= SUSPECT_DEATHS and self.is_survivor
+        return self.deaths >= QUARANTINE_DEATHS and self.is_survivor
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`SiblingIndex`: which siblings of open groups are at an engine, wait for a score, or are suspected."""
+"""`SiblingIndex`: which siblings of open groups are at an engine, wait for a score, or are quarantined."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SiblingIndex:
         generating: by engine, those that it is generating.
         unscored: those that are generated and not rewarded.
         survivors: those that outlived an engine and are unfinished.
-        suspects: those that may be what kills engines.
+        quarantined: those that may be what kills engines.
         started: how many are being generated, or are generated and not consumed.
     """
 
@@ -23,7 +23,7 @@ class SiblingIndex:
         self.generating: dict[str, dict[str, None]] = {}
         self.unscored: dict[str, None] = {}
         self.survivors: dict[str, None] = {}
-        self.suspects: dict[str, None] = {}
+        self.quarantined: dict[str, None] = {}
         self.started = 0
 
     def change(self, sibling: Sibling, state: State, *, engine: str | None = None) -> None:
@@ -52,7 +52,10 @@ class SiblingIndex:
             self.generating.setdefault(sibling.engine, {})[sibling.id] = None
         elif sibling.state is State.GENERATED:
             self.unscored[sibling.id] = None
-        for ids, belongs in ((self.survivors, sibling.is_survivor), (self.suspects, sibling.is_suspect)):
+        for ids, belongs in (
+            (self.survivors, sibling.is_survivor),
+            (self.quarantined, sibling.is_quarantined),
+        ):
             if belongs:
                 ids[sibling.id] = None
             else:

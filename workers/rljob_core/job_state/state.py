@@ -104,9 +104,9 @@ class JobState:
         return self._index.survivors
 
     @property
-    def suspects(self) -> Collection[str]:
+    def quarantined(self) -> Collection[str]:
         """Ids of the trajectories that may be what kills engines."""
-        return self._index.suspects
+        return self._index.quarantined
 
     @property
     def started(self) -> int:
@@ -143,7 +143,7 @@ class JobState:
         )
 
     def index(self) -> None:
-        """Rebuild a loaded snapshot's indices: what waits for an engine, is at one, waits for a score, is suspect."""
+        """Rebuild a loaded snapshot's indices: waiting for an engine, at one, waiting for a score, quarantined."""
         for sibling in self.siblings():
             self._index.load(sibling)
             if sibling.state is State.RESERVED:

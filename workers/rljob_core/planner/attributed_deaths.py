@@ -24,7 +24,7 @@ def deaths_of(context: PlannerContext, trajectory: str) -> int:
 def earlier_failures(context: PlannerContext, sibling: Sibling) -> int:
     """How many failures a sibling has had that was now alone on an engine that died.
 
-    Instead, its own deaths before this one count, if these are more. (What was convicted has taken its deaths with it,
+    Instead, its own deaths before this one count, if these are more. (What was given up has taken its deaths with it,
     except those of held-out prompts.)
     """
     group = group_of(sibling.id)
@@ -41,7 +41,7 @@ def may_count_deaths(context: PlannerContext, group: str) -> bool:
     """
     if context.spec.evaluation is not None and group in context.cohorts.inherited:
         return False
-    return context.evaluation is None or not context.evaluation.killers
+    return context.evaluation is None or not context.evaluation.given_up
 
 
 def own_deaths(context: PlannerContext, sibling: Sibling, rivals: Iterable[str]) -> int:

@@ -1,6 +1,6 @@
 """Cohorts of trajectories that may be what kills engines: each is tried on an engine that holds nothing else.
 
-Nothing of this is in the ledger: a new coordinator makes cohorts again (`suspects`).
+Nothing of this is in the ledger: a new coordinator makes cohorts again (`quarantine`).
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 SUCCESSOR_HEARTBEATS = 30
-"""Own heartbeats for which a dead engine's successor is waited for before another engine is emptied for suspects."""
+"""Own heartbeats to wait for a dead engine's successor, before another engine is emptied for a quarantined cohort."""
 
 
 @dataclass(frozen=True, slots=True)
-class PrimeSuspect:
-    """The group that is tried before it is suspected (`prime_suspect`).
+class EarlyTrial:
+    """The group that is tried before it is quarantined (`early_trial`).
 
     Attributes:
         group: its id.
@@ -36,13 +36,13 @@ class Cohorts:
     """The cohorts.
 
     Attributes:
-        waiting: ids, in the order in which cohorts are tried; each suspect is in one of them until it is none.
+        waiting: ids, in the order in which cohorts are tried; each quarantined one is in one of them until it is none.
         other_work_first: whether an engine that is the only one takes other work before the next trial.
         inherited: groups that had outlived an engine when this coordinator began.
-        awaited_since: own heartbeats so far when an engine with suspects died whose successor has not come; else None.
+        awaited_since: own heartbeats so far when an engine of quarantined work died, until its successor comes.
         just_begun: groups that outlived an engine which had just begun them.
         reached: how many tokens each trajectory had when an engine died of it or beside it, the last time.
-        prime: the prime suspect, if there is one.
+        early: the early trial, if there is one.
     """
 
     waiting: list[tuple[str, ...]] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Cohorts:
     awaited_since: int | None = None
     just_begun: frozenset[str] = frozenset()
     reached: dict[str, int] = field(default_factory=dict)
-    prime: PrimeSuspect | None = None
+    early: EarlyTrial | None = None
 
     def insert(self, *cohorts: Sequence[str]) -> None:
         """Try these before all others; they leave the cohorts that they were in."""
@@ -64,9 +64,9 @@ class Cohorts:
         self.insert(cohort)
         self.waiting = [*self.waiting[1:], *self.waiting[:1]]
 
-    def keep(self, suspected: Mapping[str, str]) -> None:
-        """Forget everything that is not suspected any more."""
-        kept = (tuple(t for t in cohort if t in suspected) for cohort in self.waiting)
+    def keep(self, quarantined: Mapping[str, str]) -> None:
+        """Forget everything that is not quarantined any more."""
+        kept = (tuple(t for t in cohort if t in quarantined) for cohort in self.waiting)
         self.waiting = [cohort for cohort in kept if cohort]
 
     def awaits_successor(self, heartbeats: int) -> bool:

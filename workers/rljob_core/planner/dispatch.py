@@ -10,7 +10,7 @@ from rljob_core.actions import PublishMetrics, SendToEngine
 from rljob_core.job_state import GroupState, Sibling
 from rljob_core.job_state.dispatch_order import Waiting
 from rljob_core.messages import Generate
-from rljob_core.planner import backpressure, migration, suspects
+from rljob_core.planner import backpressure, migration, quarantine
 from rljob_core.planner.backpressure import Allowance
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView, choose, whole
@@ -18,7 +18,7 @@ from rljob_core.planner.evaluation import Evaluation, prompt_of, sample_of
 from rljob_core.planner.far_engines import FarEngines, awaits_newest
 from rljob_core.planner.metrics_line import metrics_line
 from rljob_core.planner.placement import Placement, open_engines
-from rljob_core.planner.suspects import Trial
+from rljob_core.planner.quarantine import Trial
 from rljob_core.records import Dispatched, Evaluated, Inherited
 from rljob_core.stable_hash import stable_hash
 from rljob_core.staleness import Buffer
@@ -97,9 +97,9 @@ class Outbox:
 def dispatch(context: PlannerContext) -> None:
     """Send waiting trajectories to engines with room."""
     outbox = Outbox(backpressure.allowance(context))
-    _fill(context, outbox, trial := suspects.plan_trial(context))
+    _fill(context, outbox, trial := quarantine.plan_trial(context))
     if trial.yields and not outbox.items:
-        _fill(context, outbox, suspects.plan_trial(context))
+        _fill(context, outbox, quarantine.plan_trial(context))
     for (engine, min_version), reserved in outbox.reserved.items():
         for start in range(0, len(reserved), DISPATCHED_ITEMS):
             items = reserved[start : start + DISPATCHED_ITEMS]
@@ -206,7 +206,7 @@ def _dispatch_siblings(context: PlannerContext, outbox: Outbox, trial: Trial) ->
             postponed.append(waiting)
             break
         group = context.state.groups[group_of(trajectory)]
-        # What is suspected is sent out by trials alone.
+        # Only trials send what is quarantined.
         if group.id in trial.groups or _awaits_lookup(context, group, sibling):
             postponed.append(waiting)
             continue
@@ -309,7 +309,7 @@ def advance_evaluation(context: PlannerContext) -> None:
             samples=run.samples,
             failed=run.failed,
             error=run.error if run.failed else "",
-            killers=tuple(run.killers),
+            given_up=tuple(run.given_up),
             newest=max(later, default=0),
             mixed=len(later),
         )
@@ -321,13 +321,13 @@ def advance_evaluation(context: PlannerContext) -> None:
     if run is None and due and version not in context.state.evaluated:
         # An earlier coordinator's attempts, whose results may still arrive, have other numbers.
         first = context.epoch * ATTEMPTS_PER_EPOCH + 1
-        killers = {prompt for earlier in context.state.evaluated.values() for prompt in earlier.killers}
+        given_up = {prompt for earlier in context.state.evaluated.values() for prompt in earlier.given_up}
         context.evaluation = Evaluation.start(
             version=version,
             samples=settings.samples,
             started=context.now,
             first_attempt=first,
-            killers=sorted(killers),
+            given_up=sorted(given_up),
         )
 
 

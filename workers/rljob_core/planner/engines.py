@@ -20,12 +20,12 @@ from rljob_core.messages import (
 )
 from rljob_core.planner import (
     attributed_deaths,
+    early_trial,
     endings,
     migration,
-    prime_suspect,
+    quarantine,
     site_marks,
     sites,
-    suspects,
 )
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView
@@ -201,16 +201,16 @@ def _lose_now(
     site = context.site_of(engine)
     answers = run.answers_at(engine) if run is not None else []
     had, held = [(s.id, s.attempt) for s in siblings], [*(s.id for s in siblings), *answers]
-    alone, convicted = len(set(map(group_of, held))) == 1, False
-    tried = [s for s in siblings if alone and suspects.is_tried(context, s)]
-    tried = [s for s in tried if ended_alone or not suspects.may_be_excused(context, s.deaths)]
+    alone, explained = len(set(map(group_of, held))) == 1, False
+    tried = [s for s in siblings if alone and quarantine.is_tried(context, s)]
+    tried = [s for s in tried if ended_alone or not quarantine.may_be_excused(context, s.deaths)]
     for sibling in siblings:
         if sibling in tried:
             earlier = attributed_deaths.earlier_failures(context, sibling)
-            convicted = endings.fail_sibling(
+            explained = endings.fail_sibling(
                 context, sibling, ENGINE_LOST, detail=cause, died=True, earlier=earlier
             )
-            if convicted:
+            if explained:
                 break
             continue
         carries = migration.carries(context)
@@ -218,15 +218,15 @@ def _lose_now(
             context, sibling, ENGINE_LOST, failure=False, detail=cause, carries=carries, died=True
         )
     for answer in (answer for answer in answers if run is not None and answer in run.attempts):
-        counts = ended_alone or not suspects.may_be_excused(
+        counts = ended_alone or not quarantine.may_be_excused(
             context, attributed_deaths.deaths_of(context, answer)
         )
-        convicted = _lose_answer(context, answer, failure=alone and counts) or convicted
-    if tried and not convicted:
-        prime_suspect.on_failed_alone(context, tried, cause)
-    suspects.on_engine_lost(context, engine, held, report, convicted=convicted)
+        explained = _lose_answer(context, answer, failure=alone and counts) or explained
+    if tried and not explained:
+        early_trial.on_failed_alone(context, tried, cause)
+    quarantine.on_engine_lost(context, engine, held, report, explained=explained)
     _retire(context, engine, had, site)
-    suspects.recall_siblings(context, engine, siblings)
+    quarantine.recall_siblings(context, engine, siblings)
 
 
 def _lose_answer(context: PlannerContext, answer: str, *, failure: bool) -> bool:
@@ -234,7 +234,7 @@ def _lose_answer(context: PlannerContext, answer: str, *, failure: bool) -> bool
     run, attempts = context.evaluation, context.spec.pipeline.max_attempts
     if run is None:
         return False
-    failure = failure and run.is_suspect(answer)
+    failure = failure and run.is_quarantined(answer)
     if not failure or run.failures.get(answer, 0) + 1 < attempts:
         run.deaths[answer] = run.deaths.get(answer, 0) + 1
         run.retry(answer, max_attempts=attempts, failure=_KILLED if failure else "")

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from rljob_core.job_state import SUSPECT_DEATHS
+from rljob_core.job_state import QUARANTINE_DEATHS
 from rljob_core.messages import Sample
 from rljob_core.records import evaluation_fails
 from rljob_core.trajectory import group_of, sibling_of, trajectory_id
@@ -58,7 +58,7 @@ class Evaluation:
         scores: rewards of the scored answers.
         failures: failed attempts of each answer.
         deaths: engines that died while they were generating each answer.
-        killers: prompts that were given up because their answers killed engines, now or in an earlier evaluation.
+        given_up: prompts that were given up because their answers killed engines, now or in an earlier evaluation.
         error: what the first answer that was given up had failed of; empty if none was.
     """
 
@@ -73,7 +73,7 @@ class Evaluation:
     scores: dict[str, float] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
     deaths: dict[str, int] = field(default_factory=dict)
-    killers: dict[int, None] = field(default_factory=dict)
+    given_up: dict[int, None] = field(default_factory=dict)
     error: str = ""
 
     @classmethod
@@ -84,14 +84,14 @@ class Evaluation:
         samples: int,
         started: float,
         first_attempt: int = 1,
-        killers: Collection[int] = (),
+        given_up: Collection[int] = (),
     ) -> Evaluation:
         """An evaluation whose answers all wait to be dispatched, except those to prompts that kill engines."""
-        asked = [p for p in range(samples) if p not in killers]
+        asked = [p for p in range(samples) if p not in given_up]
         ids = [trajectory_id(group_id(version, p), s) for p in asked for s in range(len(SAMPLES))]
         attempts = dict.fromkeys(ids, first_attempt)
-        run = cls(version, samples, started, deque(ids), attempts, killers=dict.fromkeys(killers))
-        for prompt in killers:
+        run = cls(version, samples, started, deque(ids), attempts, given_up=dict.fromkeys(given_up))
+        for prompt in given_up:
             run._fail(prompt, "an earlier evaluation gave it up")
         return run
 
@@ -135,26 +135,26 @@ class Evaluation:
             self._end(trajectory)
         else:
             self.attempts[trajectory] += 1
-            if not self.is_suspect(trajectory):
+            if not self.is_quarantined(trajectory):
                 self.waiting.append(trajectory)
 
     def answers_at(self, engine: str) -> list[str]:
         """The answers that an engine is generating."""
         return [t for t, e in self.engines.items() if e == engine]
 
-    def is_suspect(self, trajectory: str) -> bool:
+    def is_quarantined(self, trajectory: str) -> bool:
         """Whether the answer may be what kills engines; it is then not in `waiting`."""
-        return self.deaths.get(trajectory, 0) >= SUSPECT_DEATHS
+        return self.deaths.get(trajectory, 0) >= QUARANTINE_DEATHS
 
-    def suspects(self) -> list[str]:
+    def quarantined(self) -> list[str]:
         """Ids of the answers that may be what kills engines."""
-        return [t for t in self.deaths if self.is_suspect(t)]
+        return [t for t in self.deaths if self.is_quarantined(t)]
 
     def explain_deaths(self) -> None:
-        """Forget what engines died of: it was found. The answers that were suspected wait like all others again."""
-        suspected = self.suspects()
+        """Forget what engines died of: it was found. The answers that were quarantined wait like all others again."""
+        quarantined = self.quarantined()
         self.deaths.clear()
-        self.waiting.extend(t for t in suspected if t not in self.engines)
+        self.waiting.extend(t for t in quarantined if t not in self.engines)
 
     def give_up(self, prompt: int, failure: str) -> list[tuple[str, int, str]]:
         """Ask a prompt no more, now and in later evaluations: its answers kill engines, or it cannot be sent.
@@ -162,7 +162,7 @@ class Evaluation:
         Returns:
             Its open answers, their attempts, and the engines that are generating them ("" for none).
         """
-        self.killers[prompt] = None
+        self.given_up[prompt] = None
         self._fail(prompt, failure)
         ids = (trajectory_id(group_id(self.version, prompt), s) for s in range(len(SAMPLES)))
         opened = [(t, self.attempts[t], self.engines.get(t, "")) for t in ids if t in self.attempts]

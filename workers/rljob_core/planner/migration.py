@@ -6,7 +6,7 @@ only if
 
 - the attempt that published it may be resumed: none after it failed or was restarted at new weights, and fewer than
   `FRUITLESS_ATTEMPTS` attempts since have resumed it and come no further (its tokens may be what ends them); for a
-  trajectory that is suspected of killing its engines, one such attempt is enough;
+  trajectory that is quarantined, one such attempt is enough;
 - the ledger holds the manifests of all weights that produced it, so no token of a revoked or lost version is trained;
 - its oldest token is within the stamp of the group's buffer. It counts towards the group's base from then on.
 
@@ -90,7 +90,7 @@ def choose_to_resume(
 
 def _may_inherit(context: PlannerContext, sibling: Sibling, buffer: Buffer, stored: StoredProgress) -> bool:
     made = stored.inherited
-    fruitless = 1 if sibling.is_suspect else FRUITLESS_ATTEMPTS
+    fruitless = 1 if sibling.is_quarantined else FRUITLESS_ATTEMPTS
     return (
         max(sibling.first, sibling.attempt - fruitless) <= made.attempt < sibling.attempt
         and buffer.admits(made.span.min)

@@ -4,11 +4,11 @@ Siblings are parted, so that a prompt with long answers occupies no engine alone
 answers are expected to be, as each of these engines would have to compute it. Where more waits than engines have slots
 for, later steps included, there is enough to keep engines busy, and siblings stay together unless the KV caches are
 half full: parted, they would bring 4 % at most there, and a prompt that kills its engines would find several of them,
-beside four times as many prompts that can be suspected.
+beside four times as many prompts that may have to be quarantined.
 
 What an engine held when it died may be what killed it. Siblings share a prompt: if it kills engines, it kills as many
 at once as generate it. So the siblings of such a group stay together from then on, and such groups are spread over the
-engines: the next death then accuses few of them.
+engines: the next death then points at few of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PARTING_CACHE = 0.5
 
 
 def open_engines(context: PlannerContext, apart: Collection[str]) -> list[EngineView]:
-    """Engines with room that may take what is not suspected; neither those that are `apart` nor those of full sites."""
+    """Engines with room for work outside of quarantine; neither those that are `apart` nor those of full sites."""
     recount(context)
     full, found = context.transfers.full, context.liveness.with_room(context.prefetch)
     return [e for e in found if e.engine not in apart and e.site not in full]

@@ -23,8 +23,8 @@ a running evaluation, which messages hold payloads) is learned again after a res
 | `admission` | how much is begun ahead of the trainer |
 | `backpressure` | what has to wait because the trajectory stream has no room for it |
 | `placement` | which engine takes the siblings of a group |
-| `suspects` | which trajectories may be what kills engines, and how they are tried apart |
-| `prime_suspect` | which group is tried before it is suspected, as two deaths point at it |
+| `quarantine` | which trajectories may be what kills engines, and how they are tried apart |
+| `early_trial` | which group is tried before it is quarantined, as two deaths point at it |
 | `death_positions` | which groups had as many tokens in two deaths |
 | `attributed_deaths` | how many deaths of engines are a group's own |
 | `evaluation` | the scores on held-out prompts |
@@ -81,13 +81,13 @@ from rljob_core.planner import (
     balancing,
     buffers,
     dispatch,
+    early_trial,
     endings,
     engines,
     heartbeats,
     longest_first,
     migration,
     pipeline_change,
-    prime_suspect,
     recovery,
     results,
     site_marks,
@@ -254,7 +254,7 @@ def _advance(context: PlannerContext) -> None:
     """Do everything that the observations have made possible."""
     if context.state.finished is not None:
         return
-    prime_suspect.convict(context)
+    early_trial.give_up(context)
     buffers.open_buffers(context)
     buffers.move_groups(context)
     buffers.reserve_groups(context)

@@ -3,7 +3,7 @@
 Heartbeats, events, payloads and progress of a site come in streams of their own. Behind a long cut or on a slow link,
 payloads wait for minutes while heartbeats and events pass. So when the coordinator hears that an engine at a site has
 died, or has drained, that engine's last results may still be on their way. To declare them lost would have them
-generated twice, and would accuse of the death what was generated before it.
+generated twice, and would blame for the death what was generated before it.
 
 So before it acts, the coordinator sends a mark by way of the site: one message behind the payloads that the site has
 stored, one behind the progress. The loss waits for the former, lookups of progress wait for the latter. One mark is on

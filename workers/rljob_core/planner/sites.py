@@ -3,7 +3,7 @@
 Its engines get nothing, and nothing that they do is waited for where others could do it. Of what they generate, only
 what the current step waits for is generated again elsewhere, and only once the trainer waits for the step: groups that
 are finished have been moved into it by then. The rest waits until the site is reached again, or its grace is over.
-Nobody has died: attempts that end so are no failures, no deaths, and accuse nothing.
+Nobody has died: attempts that end so are no failures and no deaths, and quarantine nothing.
 
 A site that is reached again goes on: its engines are sent what was to be sent to them, and stop generating what others
 have by now. What they had generated counts, unless others were given it; results of older attempts never count.
@@ -134,15 +134,15 @@ def _waited_for(context: PlannerContext, buffer: Buffer) -> Iterator[tuple[Sibli
     for group in groups:
         for sibling in context.state.groups[group].siblings:
             if sibling.state is not State.GENERATING:
-                awaits_trial = awaits_trial or sibling.id in context.state.suspects
+                awaits_trial = awaits_trial or sibling.id in context.state.quarantined
                 continue
             view = context.liveness.engines.get(sibling.engine)
             if context.sites.is_away(context.site_of(sibling.engine)):
                 yield sibling, SITE_AWAY
             elif view is not None and view.lacks_weights_for(sibling.min_version):
                 yield sibling, AWAITED
-    if awaits_trial:  # suspects are tried one after the other, of whichever step they are
-        for trajectory in context.state.suspects:
+    if awaits_trial:  # quarantined cohorts are tried one after the other, of whichever step they are
+        for trajectory in context.state.quarantined:
             tried = context.state.sibling(trajectory)
             if tried is None or tried.state is not State.GENERATING or group_of(trajectory) in groups:
                 continue

@@ -129,7 +129,7 @@ class Evaluated:
         failed: answers that have no score, of two for each prompt; they count as 0.
         error: what the first of them failed of.
         newest, mixed: how many answers hold tokens of later versions, and the newest of these; both 0 if none does.
-        killers: prompts whose answers killed their engines: they count as 0, and are not asked again.
+        given_up: prompts whose answers killed their engines: they count as 0, and are not asked again.
     """
 
     version: int
@@ -138,7 +138,7 @@ class Evaluated:
     samples: int
     failed: Annotated[int, OMITTED_IF_EMPTY] = 0
     error: Annotated[str, OMITTED_IF_EMPTY] = ""
-    killers: Annotated[tuple[int, ...], OMITTED_IF_EMPTY] = ()
+    given_up: Annotated[tuple[int, ...], OMITTED_IF_EMPTY] = ()
     newest: Annotated[int, OMITTED_IF_EMPTY] = 0
     mixed: Annotated[int, OMITTED_IF_EMPTY] = 0
     kind: Literal["evaluated"] = "evaluated"

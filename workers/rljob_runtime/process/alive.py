@@ -2,7 +2,8 @@
 
 It writes lines into the pipe. A number says for how many seconds it may be silent from then on; 0 means without limit.
 Before the first number nothing is expected of it, because nobody knows how long it takes to load a model. `begins NAME`
-names the work that it is beginning, which is suspected if it dies now; `begins` alone says that there is none.
+names the work that it is beginning, which is thought to be the cause if it dies now; `begins` alone says that there is
+none.
 
 `makes NAME TOKENS` says that it makes tokens of NAME from now on, and how many there are; `ends NAME` that it does no
 more; `steps NUMBER` how many tokens it has made of each that it made all the time. So it need not say for each of them

@@ -58,15 +58,15 @@ class _WaitingAnswer:
 
 @dataclass(slots=True)
 class _AnswerQueue:
-    """Waiting answers: suspects, which are scored alone, and the others."""
+    """Waiting answers: quarantined ones, which are scored alone, and the others."""
 
-    suspects: deque[_WaitingAnswer] = field(default_factory=deque)
+    quarantined: deque[_WaitingAnswer] = field(default_factory=deque)
     others: deque[_WaitingAnswer] = field(default_factory=deque)
 
     def take(self, share: int) -> list[_WaitingAnswer]:
         """The next chunk; empty if no answer waits."""
-        if self.suspects:
-            return [self.suspects.popleft()]
+        if self.quarantined:
+            return [self.quarantined.popleft()]
         number = min(_CHUNK, math.ceil(len(self.others) / share))
         return [self.others.popleft() for _ in range(number)]
 
@@ -120,7 +120,7 @@ class RewardPool:
                     wrong = await self._loaded(asyncio.wrap_future(future))
                 break
             except (BrokenProcessPool, RuntimeError, ProcessExpired) as error:
-                await self._find_culprit()
+                await self._find_crash()
                 await self._replace(self._pool, error)
             except TimeoutError as error:
                 if not limit.expired():
@@ -140,12 +140,12 @@ class RewardPool:
         try:
             done, _ = await asyncio.wait({loading}, timeout=_SILENT_SECONDS)
             if not done:
-                await self._find_culprit()
+                await self._find_crash()
             return await loading
         finally:
             loading.cancel()
 
-    async def _find_culprit(self) -> None:
+    async def _find_crash(self) -> None:
         """Load the functions once more, where it is seen how the process ends that loads them.
 
         Raises:
@@ -237,11 +237,11 @@ class RewardPool:
             name = self._setup.functions[call.function]
             self._fail(chunk, call.answer, f"RewardTimeout: {name} ran longer than {self._limit:g} s")
             return
-        if overdue is not None:  # the slow call had ended when it was killed: what came next is innocent
+        if overdue is not None:  # the slow call had ended when it was killed: what came next did nothing
             self._queue.put_back(chunk)
             return
-        culprit = chunk[call.answer]
-        if culprit.crashes:
+        crashed = chunk[call.answer]
+        if crashed.crashes:
             name = self._setup.functions[call.function]
             self._fail(
                 chunk,
@@ -249,8 +249,8 @@ class RewardPool:
                 f"RewardCrashed: {name} ended its process: {child_processes.end_in_words(code)}",
             )
             return
-        culprit.crashes += 1
-        self._queue.suspects.append(culprit)
+        crashed.crashes += 1
+        self._queue.quarantined.append(crashed)
         self._queue.put_back(chunk[: call.answer] + chunk[call.answer + 1 :])
 
     def _fail(self, chunk: list[_WaitingAnswer], position: int, error: str) -> None:
@@ -271,7 +271,7 @@ class RewardPool:
         await asyncio.to_thread(_end, broken)
         if self._breaks > _MAX_BREAKS:
             failure = RewardFailed(f"reward processes die before they score anything: {error}")
-            for entry in [*self._queue.suspects, *self._queue.others]:
+            for entry in [*self._queue.quarantined, *self._queue.others]:
                 if not entry.outcome.done():
                     entry.outcome.set_exception(failure)
             self._queue = _AnswerQueue()

@@ -55,7 +55,7 @@ class _ServerLost(Exception):
 class _PendingScore:
     request: bytes
     outcome: asyncio.Future[ScoringOutcome]
-    suspect: bool = False
+    alone: bool = False
 
 
 class Scorer:
@@ -75,7 +75,7 @@ class Scorer:
         self._place = place or scoring_place(config)
         self._functions = config.spec.reward.called
         self._numbers = itertools.count()
-        self._suspects = deque[tuple[int, _PendingScore]]()
+        self._quarantined = deque[tuple[int, _PendingScore]]()
         self._waiting = deque[tuple[int, _PendingScore]]()
         self._sent = dict[int, _PendingScore]()
         self._wake = asyncio.Event()
@@ -152,7 +152,7 @@ class Scorer:
                     await self._receive(reader)
                 except _ServerLost as error:
                     log.warning("the scoring server is lost with %d answers: %s", len(self._sent), error)
-                    self._suspect(error)
+                    self._quarantine(error)
                 finally:
                     sender.cancel()
                     await asyncio.gather(sender, return_exceptions=True)
@@ -160,7 +160,7 @@ class Scorer:
                 connection = await self._servers.connect()
         except (RewardFailed, ResourceMissing) as error:
             self._failure = error
-            for _, answer in [*self._sent.items(), *self._suspects, *self._waiting]:
+            for _, answer in [*self._sent.items(), *self._quarantined, *self._waiting]:
                 if not answer.outcome.done():
                     answer.outcome.set_exception(error)
 
@@ -178,10 +178,10 @@ class Scorer:
                 await self._wake.wait()
 
     def _next(self) -> list[tuple[int, _PendingScore]]:
-        """The next answers to send: a suspect alone, or what waits."""
-        if self._suspects:
-            return [] if self._sent else [self._suspects.popleft()]
-        if any(answer.suspect for answer in self._sent.values()):
+        """The next answers to send: a quarantined one alone, or what waits."""
+        if self._quarantined:
+            return [] if self._sent else [self._quarantined.popleft()]
+        if any(answer.alone for answer in self._sent.values()):
             return []
         number = min(len(self._waiting), _MAX_SENT - len(self._sent))
         return [self._waiting.popleft() for _ in range(number)]
@@ -236,12 +236,12 @@ class Scorer:
         if not answer.outcome.done():  # its caller may have given up
             answer.outcome.set_result(outcome)
 
-    def _suspect(self, lost: _ServerLost) -> None:
+    def _quarantine(self, lost: _ServerLost) -> None:
         """Send again what a lost server had, one by one; an answer that was alone with it twice has failed."""
         for number, answer in self._sent.items():
-            if not answer.suspect:
-                answer.suspect = True
-                self._suspects.append((number, answer))
+            if not answer.alone:
+                answer.alone = True
+                self._quarantined.append((number, answer))
             elif not answer.outcome.done():
                 answer.outcome.set_result(ScoringOutcome(error=f"{lost.reason}: {lost}"))
         self._sent.clear()

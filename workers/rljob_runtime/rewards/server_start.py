@@ -97,10 +97,10 @@ class ServerStart:
         Raises:
             SpecError: it is found.
         """
-        suspects = names_user_code(self._setup)
-        for name in suspects:
+        own = names_user_code(self._setup)
+        for name in own:
             try:
-                if len(suspects) > 1:
+                if len(own) > 1:
                     connection = await self._ready(replace(self._setup, functions=(name,)))
                     await closed(connection)
                     continue

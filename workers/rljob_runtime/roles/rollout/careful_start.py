@@ -1,4 +1,4 @@
-"""After a crash, the interrupted groups are submitted to the next engine one by one: another crash names its culprit.
+"""After a crash, the interrupted groups are submitted to the next engine one by one: another crash names its cause.
 
 What kills an engine mostly does so with its first token, and then it is one of many that the engine has begun at once.
 So the next engine begins one of the interrupted groups, and another one when the siblings of the first have their

@@ -1,10 +1,10 @@
 """Decides whether an engine still generates: one that hangs sends heartbeats forever, and never a response.
 
 A prompt may make an engine wait for what never comes, or stop its process altogether. So the rollout says that it is
-alive only while its engine has nothing to generate, or has made a token since. The watching process ends it when it
-has said nothing for as long as it may be silent (`rljob_core.hang_limit`; at most `spec.rollout.hangSeconds`); then the
-coordinator suspects what the engine held, as after any other death. The lease cannot find this: it ends when no
-heartbeat comes, and it must be short.
+alive only while its engine has nothing to generate, or has made a token since. The watching process ends it when it has
+said nothing for as long as it may be silent (`rljob_core.hang_limit`; at most `spec.rollout.hangSeconds`); then the
+coordinator counts the death for what the engine held, as after any other death. The lease cannot find this: it ends
+when no heartbeat comes, and it must be short.
 """
 
 from __future__ import annotations
@@ -91,5 +91,5 @@ class HangWatch:
             longest=max(prompts, default=0),
             total=sum(prompts),
             answered=self._longest_answered(),
-            suspects=bool(all_running) and all(running.work.survivor for running in all_running),
+            quarantined=bool(all_running) and all(running.work.survivor for running in all_running),
         )

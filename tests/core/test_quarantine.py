@@ -21,7 +21,7 @@ from rljob_core.actions import (
     SignalSeen,
     Summary,
 )
-from rljob_core.job_state import SUSPECT_DEATHS
+from rljob_core.job_state import QUARANTINE_DEATHS
 from rljob_core.messages import (
     RELEASED,
     EngineDied,
@@ -92,23 +92,25 @@ def test_what_dies_beside_it_is_not_given_up() -> None:
 
 @pytest.mark.parametrize("step_seconds", some([SHORT, LONG], 1))
 @pytest.mark.parametrize(
-    ("guilty", "poison", "deaths"),
+    ("poisoned", "poison", "deaths"),
     [("g100", prompt(100), 3), ("g1", prompt(1), 5), ("g100", one_sibling(100), 3)],
     ids=["prompt", "prompt of the first step", "sibling"],
 )
-def test_a_large_engine_that_dies_of_it_accuses_few(
-    guilty: str, poison: Poison, deaths: int, step_seconds: float
+def test_a_large_engine_that_dies_of_it_quarantines_few(
+    poisoned: str, poison: Poison, deaths: int, step_seconds: float
 ) -> None:
     found = run(1, poison, step_seconds=step_seconds, steps=8)
-    assert found.given_up == (guilty,)
+    assert found.given_up == (poisoned,)
     assert found.deaths <= deaths
 
 
-@pytest.mark.parametrize(("mode", "guilty"), [("Synchronous", 200), ("BoundedAsync", 130)])
-def test_among_all_prompts_of_a_step_which_begin_together_it_is_found_as_soon(mode: str, guilty: int) -> None:
+@pytest.mark.parametrize(("mode", "poisoned"), [("Synchronous", 200), ("BoundedAsync", 130)])
+def test_among_all_prompts_of_a_step_which_begin_together_it_is_found_as_soon(
+    mode: str, poisoned: int
+) -> None:
     shape: dict[str, Any] = {"engines": 2, "siblings": 4, "restart_seconds": 3.0, "mode": mode}
-    found = run(1, prompt(guilty), step_seconds=SHORT, steps=8, **shape)
-    assert found.given_up == (f"g{guilty}",)
+    found = run(1, prompt(poisoned), step_seconds=SHORT, steps=8, **shape)
+    assert found.given_up == (f"g{poisoned}",)
     assert found.deaths <= 4
 
 
@@ -207,7 +209,7 @@ def test_a_held_out_prompt_that_kills_engines_counts_as_nothing_and_is_asked_onc
     check_history(world)
     done = [r for r in records(world) if isinstance(r, Evaluated)]
     assert len(done) > 3
-    assert {r.killers for r in done} == {(3,)}
+    assert {r.given_up for r in done} == {(3,)}
     assert {(r.sampled, r.failed) for r in done} == {(9 / 10, 2)}
     assert {r.error.partition(": ")[0] for r in done} == {"prompt 3"}
     assert not aborted(world)
@@ -229,7 +231,7 @@ def test_held_out_prompts_are_asked_again_when_another_that_killed_engines_is_fo
     world.run()
     assert world.finished == "Succeeded"
     check_history(world)
-    assert {frozenset(r.killers) for r in records(world) if isinstance(r, Evaluated)} == {frozenset({1, 3})}
+    assert {frozenset(r.given_up) for r in records(world) if isinstance(r, Evaluated)} == {frozenset({1, 3})}
 
 
 @pytest.mark.parametrize("after", [1, 2, 3, 5, 9])
@@ -289,7 +291,7 @@ class TwoPrompts:
 
 
 @pytest.fixture
-def prime() -> TwoPrompts:
+def early() -> TwoPrompts:
     """Both were held by two engines that died, which had just begun them; g1 was then alone on the third."""
     two = TwoPrompts()
     for _ in range(2):
@@ -299,42 +301,42 @@ def prime() -> TwoPrompts:
 
 
 @pytest.fixture
-def suspects(prime: TwoPrompts) -> TwoPrompts:
-    """Each was held by three engines that died, and is suspected."""
-    assert prime.die() == {"g0.0"}
-    assert set(prime.state.suspects) == {"g0.0", "g1.0"}
-    return prime
+def quarantined(early: TwoPrompts) -> TwoPrompts:
+    """Each was held by three engines that died, and is quarantined."""
+    assert early.die() == {"g0.0"}
+    assert set(early.state.quarantined) == {"g0.0", "g1.0"}
+    return early
 
 
 def test_what_was_just_begun_in_two_deaths_and_fails_alone_is_given_up_once_nothing_else_explains_them(
-    prime: TwoPrompts,
+    early: TwoPrompts,
 ) -> None:
-    assert set(prime.state.generating["e3.x"]) == {"g0.0"}
-    assert prime.job.last(GroupAborted) is None
-    prime.store("g0.0", 3)
-    assert prime.job.last(GroupAborted).group == "g1"
-    assert not prime.state.survivors
+    assert set(early.state.generating["e3.x"]) == {"g0.0"}
+    assert early.job.last(GroupAborted) is None
+    early.store("g0.0", 3)
+    assert early.job.last(GroupAborted).group == "g1"
+    assert not early.state.survivors
 
 
-def test_it_is_not_given_up_if_what_explains_them_kills_an_engine(prime: TwoPrompts) -> None:
-    assert prime.die() == {"g0.0"}
-    assert prime.job.last(GroupAborted) is None
-    assert prime.deaths() == {"g0.0": 3, "g1.0": 3}
+def test_it_is_not_given_up_if_what_explains_them_kills_an_engine(early: TwoPrompts) -> None:
+    assert early.die() == {"g0.0"}
+    assert early.job.last(GroupAborted) is None
+    assert early.deaths() == {"g0.0": 3, "g1.0": 3}
 
 
-def test_it_is_not_given_up_while_it_is_tried_again(prime: TwoPrompts) -> None:
+def test_it_is_not_given_up_while_it_is_tried_again(early: TwoPrompts) -> None:
     for engine in ("e4.x", "e5.x"):
-        prime.job.engine(engine)
-    prime.job.see(EngineDrained(99, "e3.x"))  # so nothing else was generated for a moment
-    assert {tuple(ids) for ids in prime.state.generating.values()} == {("g0.0",), ("g1.0",)}
-    prime.store("g0.0", 4)
-    assert prime.job.last(GroupAborted) is None
-    prime.store("g1.0", 4)
-    assert prime.job.last(GroupAborted) is None
-    assert not prime.state.survivors
+        early.job.engine(engine)
+    early.job.see(EngineDrained(99, "e3.x"))  # so nothing else was generated for a moment
+    assert {tuple(ids) for ids in early.state.generating.values()} == {("g0.0",), ("g1.0",)}
+    early.store("g0.0", 4)
+    assert early.job.last(GroupAborted) is None
+    early.store("g1.0", 4)
+    assert early.job.last(GroupAborted) is None
+    assert not early.state.survivors
 
 
-def test_what_has_made_progress_is_not_tried_before_it_is_suspected() -> None:
+def test_what_has_made_progress_is_not_tried_before_it_is_quarantined() -> None:
     two = TwoPrompts(progress=1)
     for attempt in (2, 3):
         assert two.die() == {"g0.0", "g1.0"}
@@ -343,7 +345,7 @@ def test_what_has_made_progress_is_not_tried_before_it_is_suspected() -> None:
     assert set(two.state.generating["e2.x"]) == {"g0.0", "g1.0"}
 
 
-def test_what_engines_held_that_went_without_a_report_is_not_tried_before_it_is_suspected() -> None:
+def test_what_engines_held_that_went_without_a_report_is_not_tried_before_it_is_quarantined() -> None:
     """They may have gone with their machines."""
     two = TwoPrompts()
     for engine in ("e0.x", "e1.x"):
@@ -354,15 +356,15 @@ def test_what_engines_held_that_went_without_a_report_is_not_tried_before_it_is_
     assert set(two.state.generating["e2.x"]) == {"g0.0", "g1.0"}
 
 
-@pytest.mark.parametrize("guilty", ["g0", "g1"])
-def test_what_had_as_many_tokens_in_both_deaths_is_tried_next(guilty: str) -> None:
+@pytest.mark.parametrize("poisoned", ["g0", "g1"])
+def test_what_had_as_many_tokens_in_both_deaths_is_tried_next(poisoned: str) -> None:
     two = TwoPrompts()
     for tokens in ({"g0": 40, "g1": 90}, {"g0": 70, "g1": 20}):
-        two.die(**{**tokens, guilty: 15})
-    assert two.die() == {f"{guilty}.0"}
+        two.die(**{**tokens, poisoned: 15})
+    assert two.die() == {f"{poisoned}.0"}
 
 
-def test_progress_does_not_acquit_what_had_as_many_tokens_in_both_deaths() -> None:
+def test_progress_does_not_release_what_had_as_many_tokens_in_both_deaths() -> None:
     two = TwoPrompts(progress=1)
     for attempt, tokens in ((2, 40), (3, 90)):
         two.die(g0=tokens, g1=60)
@@ -385,21 +387,23 @@ def test_the_most_tokens_of_siblings_are_compared_first_and_what_has_none_is_not
     assert groups_as_far(context, ["g0.0"], None) == []
 
 
-def test_of_several_suspects_it_is_tried_first_and_given_up_once_nothing_else_explains_its_deaths() -> None:
+def test_of_several_quarantined_groups_it_is_tried_first_and_given_up_once_nothing_else_explains_its_deaths() -> (
+    None
+):
     two = TwoPrompts()
     two.die(g0=40, g1=90)
     two.job.lose("e1.x")  # nobody says how
     two.engines += 1
     two.start()
     assert two.die(g0=70, g1=91) == {"g0.0", "g1.0"}
-    assert set(two.state.suspects) == {"g0.0", "g1.0"}
+    assert set(two.state.quarantined) == {"g0.0", "g1.0"}
     assert two.die(g1=90) == {"g1.0"}
     assert set(two.state.generating["e4.x"]) == {"g0.0"}
     two.store("g0.0", 4)
     assert two.job.last(GroupAborted).group == "g1"
 
 
-def test_the_death_of_several_suspects_is_no_failure_of_any() -> None:
+def test_the_death_of_several_quarantined_groups_is_no_failure_of_any() -> None:
     job = RecordedPlanner(data={"promptsPerStep": 3, "groupSize": 1}, rollout={"progressTokens": 0})
     held: list[set[str]] = []
     for engine in ("e0.x", "e1.x", "e2.x", "e3.x"):
@@ -421,103 +425,107 @@ def beats(two: TwoPrompts, *, signalling: str = "") -> None:
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_what_was_tried_alone_has_failed_only_if_its_engine_ended_alone(
-    suspects: TwoPrompts, alone: bool
+    quarantined: TwoPrompts, alone: bool
 ) -> None:
-    assert set(suspects.state.generating["e4.x"]) == {"g1.0"}
-    suspects.job.engine("other.x")
-    beats(suspects, signalling="other.x" if alone else "")
-    sibling = suspects.state.sibling("g1.0")
+    assert set(quarantined.state.generating["e4.x"]) == {"g1.0"}
+    quarantined.job.engine("other.x")
+    beats(quarantined, signalling="other.x" if alone else "")
+    sibling = quarantined.state.sibling("g1.0")
     assert sibling is not None
     assert (sibling.deaths, sibling.failures) == (4, 1 + int(alone))
 
 
-def test_what_was_tried_alone_has_not_failed_if_the_coordinator_ended_too(suspects: TwoPrompts) -> None:
-    suspects.job.planner.context.liveness.forget("e4.x")  # as a new one knows it: from the ledger alone
-    beats(suspects)
-    sibling = suspects.state.sibling("g1.0")
+def test_what_was_tried_alone_has_not_failed_if_the_coordinator_ended_too(quarantined: TwoPrompts) -> None:
+    quarantined.job.planner.context.liveness.forget("e4.x")  # as a new one knows it: from the ledger alone
+    beats(quarantined)
+    sibling = quarantined.state.sibling("g1.0")
     assert sibling is not None
     assert (sibling.deaths, sibling.failures) == (4, 1)
 
 
-def test_what_takes_everything_with_it_each_time_is_given_up_in_the_end(suspects: TwoPrompts) -> None:
-    sibling = suspects.state.sibling("g1.0")
+def test_what_takes_everything_with_it_each_time_is_given_up_in_the_end(quarantined: TwoPrompts) -> None:
+    sibling = quarantined.state.sibling("g1.0")
     assert sibling is not None
-    sibling.deaths = SUSPECT_DEATHS + 3
-    suspects.job.planner.context.liveness.forget("e4.x")
-    beats(suspects)
-    abort = suspects.job.last(GroupAborted)
+    sibling.deaths = QUARANTINE_DEATHS + 3
+    quarantined.job.planner.context.liveness.forget("e4.x")
+    beats(quarantined)
+    abort = quarantined.job.last(GroupAborted)
     assert abort is not None
     assert abort.group == "g1"
 
 
 def test_a_death_alone_counts_once_while_another_prompt_explains_the_earlier_ones(
-    suspects: TwoPrompts,
+    quarantined: TwoPrompts,
 ) -> None:
-    assert suspects.die() == {"g1.0"}
-    assert suspects.deaths() == {"g0.0": 3, "g1.0": 4}
-    assert suspects.die() == {"g0.0"}
-    assert suspects.job.last(GroupAborted) is None
+    assert quarantined.die() == {"g1.0"}
+    assert quarantined.deaths() == {"g0.0": 3, "g1.0": 4}
+    assert quarantined.die() == {"g0.0"}
+    assert quarantined.job.last(GroupAborted) is None
 
 
-def test_earlier_deaths_count_once_nothing_else_explains_them(suspects: TwoPrompts) -> None:
-    suspects.store("g0.0", 4)
-    assert suspects.die() == {"g1.0"}
-    abort = suspects.job.last(GroupAborted)
+def test_earlier_deaths_count_once_nothing_else_explains_them(quarantined: TwoPrompts) -> None:
+    quarantined.store("g0.0", 4)
+    assert quarantined.die() == {"g1.0"}
+    abort = quarantined.job.last(GroupAborted)
     assert abort is not None
     assert abort.group == "g1"
 
 
-def test_what_is_given_up_explains_the_deaths_of_the_others(suspects: TwoPrompts) -> None:
-    while suspects.job.last(GroupAborted) is None:
-        assert len(suspects.die()) == 1
-    assert suspects.job.last(GroupAborted).group == "g1"
-    assert set(suspects.deaths().values()) == {0}
-    assert not suspects.state.suspects
-    assert not suspects.state.survivors
+def test_what_is_given_up_explains_the_deaths_of_the_others(quarantined: TwoPrompts) -> None:
+    while quarantined.job.last(GroupAborted) is None:
+        assert len(quarantined.die()) == 1
+    assert quarantined.job.last(GroupAborted).group == "g1"
+    assert set(quarantined.deaths().values()) == {0}
+    assert not quarantined.state.quarantined
+    assert not quarantined.state.survivors
 
 
 ANSWER = "e0-0.0"
 
 
-def evaluate(two: TwoPrompts, *, deaths: int = 0, killers: tuple[int, ...] = ()) -> Evaluation:
+def evaluate(two: TwoPrompts, *, deaths: int = 0, given_up: tuple[int, ...] = ()) -> Evaluation:
     """An evaluation runs; its one answer is generated and waits for its score."""
-    run = Evaluation(0, 1, 0.0, attempts={ANSWER: 1}, unscored={ANSWER: None}, killers=dict.fromkeys(killers))
+    run = Evaluation(
+        0, 1, 0.0, attempts={ANSWER: 1}, unscored={ANSWER: None}, given_up=dict.fromkeys(given_up)
+    )
     if deaths:
         run.deaths[ANSWER] = deaths
     two.job.planner.context.evaluation = run
     return run
 
 
-def test_earlier_deaths_count_for_nothing_where_a_held_out_prompt_kills_engines(suspects: TwoPrompts) -> None:
-    evaluate(suspects, killers=(0,))
-    suspects.store("g0.0", 4)
-    assert suspects.die() == {"g1.0"}
-    assert suspects.job.last(GroupAborted) is None
+def test_earlier_deaths_count_for_nothing_where_a_held_out_prompt_kills_engines(
+    quarantined: TwoPrompts,
+) -> None:
+    evaluate(quarantined, given_up=(0,))
+    quarantined.store("g0.0", 4)
+    assert quarantined.die() == {"g1.0"}
+    assert quarantined.job.last(GroupAborted) is None
 
 
 @pytest.mark.parametrize("evaluated", [True, False])
 def test_deaths_before_this_coordinator_count_for_nothing_where_an_evaluation_may_explain_them(
-    suspects: TwoPrompts, evaluated: bool
+    quarantined: TwoPrompts, evaluated: bool
 ) -> None:
-    context = suspects.job.planner.context
+    context = quarantined.job.planner.context
     context.cohorts.inherited = frozenset({"g1"})
     if evaluated:
         context.spec = job_config(evaluation={"samples": 1, "everySteps": 50}).spec
-    suspects.store("g0.0", 4)
-    assert suspects.die() == {"g1.0"}
-    assert (suspects.job.last(GroupAborted) is None) is evaluated
+    quarantined.store("g0.0", 4)
+    assert quarantined.die() == {"g1.0"}
+    assert (quarantined.job.last(GroupAborted) is None) is evaluated
 
 
-def test_what_is_given_up_explains_the_deaths_of_held_out_answers(suspects: TwoPrompts) -> None:
-    run = evaluate(suspects, deaths=1)
-    suspects.store("g0.0", 4)
-    assert suspects.die() == {"g1.0"}
-    assert suspects.job.last(GroupAborted).group == "g1"
+def test_what_is_given_up_explains_the_deaths_of_held_out_answers(quarantined: TwoPrompts) -> None:
+    run = evaluate(quarantined, deaths=1)
+    quarantined.store("g0.0", 4)
+    assert quarantined.die() == {"g1.0"}
+    assert quarantined.job.last(GroupAborted).group == "g1"
     assert not run.deaths
 
 
-def test_a_prime_suspect_that_is_given_up_explains_them_too(prime: TwoPrompts) -> None:
-    run = evaluate(prime, deaths=1)
-    prime.store("g0.0", 3)
-    assert prime.job.last(GroupAborted).group == "g1"
+def test_an_early_trial_that_is_given_up_explains_them_too(early: TwoPrompts) -> None:
+    run = evaluate(early, deaths=1)
+    early.store("g0.0", 3)
+    assert early.job.last(GroupAborted).group == "g1"
     assert not run.deaths

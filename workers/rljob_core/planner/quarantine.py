@@ -1,17 +1,17 @@
 """Which trajectories may be what kills engines, and how they are tried apart.
 
 A process that dies says nothing about which of its trajectories killed it, so what it held is generated again at once,
-like after any death (`placement` says on which engines). What was held through `SUSPECT_DEATHS` of them is suspected,
-and is not generated beside other work any more: so no trajectory takes innocent ones with it more often than that. One
-group may be tried before: the prime suspect (`prime_suspect`).
+like after any death (`placement` says on which engines). What was held through `QUARANTINE_DEATHS` of them is
+quarantined, and is not generated beside other work any more: so no trajectory takes harmless ones with it more often
+than that. One group may be tried before: the early trial (`early_trial`).
 
-Suspects are tried in cohorts: one cohort at a time, on an engine that holds nothing else. A cohort that is generated
-is acquitted: its members are ordinary trajectories again. If the engine dies, the cohort is split in halves, which are
-tried one after the other; siblings stay together. A prompt that was alone on an engine that died has *failed* an
-attempt. `maxAttempts` of these, or of its deaths that nothing else explains (`earlier_failures`), end its group. The
+What is quarantined is tried in cohorts: one cohort at a time, on an engine that holds nothing else. A cohort that is
+generated is released: its members are ordinary trajectories again. If the engine dies, the cohort is split in halves,
+which are tried one after the other; siblings stay together. A prompt that was alone on an engine that died has *failed*
+an attempt. `maxAttempts` of these, or of its deaths that nothing else explains (`earlier_failures`), end its group. The
 others then start at no deaths: it explains their deaths.
 
-While a sibling is a suspect, siblings of its group that wait for an engine continue to wait: they may be as deadly.
+While a sibling is quarantined, siblings of its group that wait for an engine continue to wait: they may be as deadly.
 
 The number of deaths is in the ledger; the cohorts are not, and a new coordinator makes them again from these numbers.
 """
@@ -22,9 +22,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rljob_core.actions import SendToEngine
-from rljob_core.job_state import SUSPECT_DEATHS, Sibling
+from rljob_core.job_state import QUARANTINE_DEATHS, Sibling
 from rljob_core.messages import EngineDied, Release
-from rljob_core.planner import attributed_deaths, prime_suspect
+from rljob_core.planner import attributed_deaths, early_trial
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView
 from rljob_core.spec import Inflight
@@ -33,7 +33,7 @@ from rljob_core.trajectory import State, group_of, is_evaluation
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one round of dispatch does about suspects.
+    """What one round of dispatch does about what is quarantined.
 
     Attributes:
         members: trajectories to send to `engine` now.
@@ -53,21 +53,21 @@ NO_TRIAL = Trial()
 
 
 def plan_trial(context: PlannerContext) -> Trial:
-    """Which suspects to try now, and what this keeps other work from."""
-    prime_suspect.acquit_if_progressed(context)
-    suspected, cohorts = _suspected(context), context.cohorts
-    if not suspected:
+    """What of the quarantine to try now, and what this keeps other work from."""
+    early_trial.release_if_progressed(context)
+    quarantined, cohorts = _quarantined(context), context.cohorts
+    if not quarantined:
         cohorts.waiting = []
         return NO_TRIAL
-    cohorts.keep(suspected)
-    _form_cohorts(context, suspected)
-    groups = frozenset(map(group_of, suspected))
-    if tried_at := frozenset(filter(None, suspected.values())):
+    cohorts.keep(quarantined)
+    _form_cohorts(context, quarantined)
+    groups = frozenset(map(group_of, quarantined))
+    if tried_at := frozenset(filter(None, quarantined.values())):
         return Trial(apart=tried_at, groups=groups)
     found, waits = _choose(context), cohorts.awaits_successor(context.liveness.heartbeats)
-    is_early = cohorts.prime is not None and not context.state.suspects
+    is_early = cohorts.early is not None and not context.state.quarantined
     if is_early and not waits and (found is None or _is_busy(context, found[0])):
-        cohorts.prime = None  # no engine is emptied for it
+        cohorts.early = None  # no engine is emptied for it
         return plan_trial(context)
     if found is None:
         return Trial(groups=groups)
@@ -85,7 +85,7 @@ def plan_trial(context: PlannerContext) -> Trial:
 
 def is_tried(context: PlannerContext, sibling: Sibling) -> bool:
     """Whether a sibling is generated apart, if it is generated."""
-    return sibling.is_suspect or sibling in prime_suspect.members(context)
+    return sibling.is_quarantined or sibling in early_trial.members(context)
 
 
 def may_be_excused(context: PlannerContext, deaths: int) -> bool:
@@ -93,32 +93,32 @@ def may_be_excused(context: PlannerContext, deaths: int) -> bool:
 
     Not forever: a prompt may take the whole machine with it each time.
     """
-    return deaths < SUSPECT_DEATHS + context.spec.pipeline.max_attempts
+    return deaths < QUARANTINE_DEATHS + context.spec.pipeline.max_attempts
 
 
 def on_engine_lost(
-    context: PlannerContext, engine: str, held: Sequence[str], report: EngineDied | None, *, convicted: bool
+    context: PlannerContext, engine: str, held: Sequence[str], report: EngineDied | None, *, explained: bool
 ) -> None:
-    """Split what is suspected of what a dead engine held.
+    """Split what is quarantined of what a dead engine held.
 
     Args:
         engine: the dead engine.
         held: everything that it was generating, in the order in which it was sent.
         report: of the process that watched the engine, if there is one.
-        convicted: whether this death has ended a group.
+        explained: whether this death has ended a group.
     """
-    if convicted and context.evaluation is not None:
+    if explained and context.evaluation is not None:
         context.evaluation.explain_deaths()
-    prime_suspect.on_engine_lost(context, engine, held, report, convicted=convicted)
-    cohorts, suspected = context.cohorts, _suspected(context)
-    accused = [t for t in held if t in suspected]
-    if len(set(map(group_of, accused))) == 1:
-        cohorts.postpone(accused)
+    early_trial.on_engine_lost(context, engine, held, report, explained=explained)
+    cohorts, quarantined = context.cohorts, _quarantined(context)
+    lost = [t for t in held if t in quarantined]
+    if len(set(map(group_of, lost))) == 1:
+        cohorts.postpone(lost)
     else:
-        cohorts.insert(*_halves(accused))
-        if prime := [t for t in accused if cohorts.prime is not None and group_of(t) == cohorts.prime.group]:
-            cohorts.insert(prime)
-    if accused:
+        cohorts.insert(*_halves(lost))
+        if early := [t for t in lost if cohorts.early is not None and group_of(t) == cohorts.early.group]:
+            cohorts.insert(early)
+    if lost:
         cohorts.awaited_since = context.liveness.heartbeats
 
 
@@ -143,17 +143,17 @@ def recall_siblings(context: PlannerContext, engine: str, held: Iterable[Sibling
         context.act(SendToEngine(name, (release,), context.site_of(name)))
 
 
-def _suspected(context: PlannerContext) -> dict[str, str]:
-    """All suspects, with the engines that are trying them; "" for one that waits."""
+def _quarantined(context: PlannerContext) -> dict[str, str]:
+    """All quarantined trajectories, with the engines that are trying them; "" for one that waits."""
     found: dict[str, str] = {}
-    for trajectory in context.state.suspects:
+    for trajectory in context.state.quarantined:
         sibling = context.state.sibling(trajectory)
         if sibling is not None:
             found[trajectory] = _engine(sibling)
-    found |= {sibling.id: _engine(sibling) for sibling in prime_suspect.members(context)}
+    found |= {sibling.id: _engine(sibling) for sibling in early_trial.members(context)}
     run = context.evaluation
     if run is not None:
-        found |= {trajectory: run.engines.get(trajectory, "") for trajectory in run.suspects()}
+        found |= {trajectory: run.engines.get(trajectory, "") for trajectory in run.quarantined()}
     return found
 
 
@@ -161,13 +161,13 @@ def _engine(sibling: Sibling) -> str:
     return sibling.engine if sibling.state is State.GENERATING else ""
 
 
-def _form_cohorts(context: PlannerContext, suspected: Mapping[str, str]) -> None:
+def _form_cohorts(context: PlannerContext, quarantined: Mapping[str, str]) -> None:
     """After a restart: what is being tried is a cohort; of the others, those of equal deaths are two halves."""
     known = {t for cohort in context.cohorts.waiting for t in cohort}
     alike: dict[tuple[int, str], list[str]] = {}
-    for trajectory in sorted(suspected.keys() - known):
+    for trajectory in sorted(quarantined.keys() - known):
         deaths = attributed_deaths.deaths_of(context, trajectory)
-        alike.setdefault((deaths, suspected[trajectory]), []).append(trajectory)
+        alike.setdefault((deaths, quarantined[trajectory]), []).append(trajectory)
     for (_, engine), members in sorted(alike.items()):  # those of the most deaths come to be the first
         context.cohorts.insert(*([members] if engine else _halves(members)))
 
@@ -185,7 +185,7 @@ def _halves(members: Iterable[str]) -> tuple[list[str], list[str]]:
 def _choose(context: PlannerContext) -> tuple[EngineView, tuple[str, ...]] | None:
     """The engine that is or will be empty first, and what of the next cohort it can try."""
     for cohort in context.cohorts.waiting:
-        if prime_suspect.awaits_rivals(context, group_of(cohort[0])):
+        if early_trial.awaits_rivals(context, group_of(cohort[0])):
             continue
         able: list[tuple[int, str, EngineView, list[str]]] = []
         for engine in context.liveness.engines.values():
