@@ -24,6 +24,7 @@ from rljob_core.actions import (
     StoresRead,
     Summary,
 )
+from rljob_core.failures import Failure, Reason
 from rljob_core.job_state import JobState, snapshot
 from rljob_core.messages import (
     CheckpointWritten,
@@ -341,7 +342,7 @@ def test_a_job_whose_prompts_all_fail_ends_with_the_reason():
                     )
                 )
     assert world.planner.state.finished.outcome == "Failed"
-    assert "RewardRaised: no such key" in world.planner.state.finished.message
+    assert "RewardRaised: no such key" in world.planner.state.finished.failure.detail
 
 
 def test_uniform_groups_are_replaced_up_to_the_limit_and_then_used():
@@ -568,8 +569,10 @@ def test_a_worker_that_invents_names_has_few_of_them_kept_and_none_for_long():
 def test_a_role_that_cannot_continue_fails_the_job_with_its_words():
     world = World(job_config())
     world.start()
-    world.observe(RoleFailed("rollout", "spec.model.uri: no such folder"))
-    assert JobFinished("Failed", "rollout: spec.model.uri: no such folder") in records(world)
+    world.observe(RoleFailed("rollout", Failure(Reason.INVALID_SPEC, "spec.model.uri: no such folder")))
+    assert JobFinished(Failure(Reason.INVALID_SPEC, "rollout: spec.model.uri: no such folder")) in records(
+        world
+    )
     ended = {r.group: r.reason for r in records(world) if isinstance(r, GroupAborted)}
     assert ended == {r.group: "JobFinished" for r in records(world) if isinstance(r, GroupReserved)}
     assert not world.planner.state.groups
@@ -579,10 +582,12 @@ def test_a_gang_that_was_replaced_cannot_fail_the_job():
     world = World(job_config())
     world.start()
     world.observe(TrainerReady(2, world.planner.epoch, None))
-    world.observe(RoleFailed("trainer", "its weights are gone", 1))
+    world.observe(RoleFailed("trainer", Failure(Reason.INVALID_SPEC, "its weights are gone"), 1))
     assert world.planner.state.finished is None
-    world.observe(RoleFailed("trainer", "its weights are gone", 2))
-    assert world.planner.state.finished == JobFinished("Failed", "trainer: its weights are gone")
+    world.observe(RoleFailed("trainer", Failure(Reason.INVALID_SPEC, "its weights are gone"), 2))
+    assert world.planner.state.finished == JobFinished(
+        Failure(Reason.INVALID_SPEC, "trainer: its weights are gone")
+    )
 
 
 def test_a_checkpoint_of_a_step_that_was_never_committed_is_none():
@@ -612,9 +617,8 @@ def test_weights_that_no_engine_can_use_end_the_job_with_a_reason(reason):
     end = world.planner.state.finished
     if reason.startswith("WeightsRejected"):
         assert end is not None
-        assert end.outcome == "Failed"
-        assert "version 1" in end.message
-        assert "--from-version 0" in end.message
+        assert end.failure.reason is Reason.WEIGHTS_DAMAGED
+        assert end.failure.flags == ["--from-version", "0"]
     else:
         assert end is None
 
@@ -663,7 +667,7 @@ def test_a_ledger_that_breaks_off_before_what_follows_from_a_group_s_last_reward
 def test_a_ledger_that_breaks_off_at_the_job_s_end_leaves_no_group_open():
     world = World(job_config())
     world.start()
-    world.observe(RoleFailed("rollout", "no such folder"))
+    world.observe(RoleFailed("rollout", Failure(Reason.INVALID_SPEC, "no such folder")))
     batch = world.ledger.pop()
     end = next(n for n, r in enumerate(batch.records) if isinstance(r, JobFinished))
     world.ledger.append(RecordBatch(batch.writer, batch.records[: end + 2]))

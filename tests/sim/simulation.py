@@ -413,7 +413,7 @@ class Job:
                 raise
             if not self._is_over():
                 # As the process does; what comes after it is another attempt, which hears that the job is over.
-                await publish_event(store, RoleFailed("trainer", str(error), attempt))
+                await publish_event(store, RoleFailed("trainer", error.failure, attempt))
                 return
         self.done.set()
 

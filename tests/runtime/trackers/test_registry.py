@@ -12,6 +12,7 @@ import pytest
 from installed import install
 
 from rljob_core.errors import ResourceMissing, SpecError
+from rljob_core.failures import Failure, Reason, failure_in
 from rljob_core.messages import STEP_METRICS, StepMetrics, StepStats
 from rljob_core.metrics_history import SeenLines
 from rljob_core.ports import Message
@@ -92,8 +93,8 @@ def test_the_process_of_a_python_that_is_none_says_so(
     monkeypatch.setenv("RLJOB_TERMINATION_LOG", str(tmp_path / "termination"))
     code = subprocess.run([sys.executable, "-m", "rljob_runtime.main", "tracker"], check=False).returncode
     assert code == 2
-    said = "UserError: RLJOB_TRACKER_PYTHON: /nowhere/python does not start: No such file or directory"
-    assert (tmp_path / "termination").read_text() == said
+    said = "RLJOB_TRACKER_PYTHON: /nowhere/python does not start: No such file or directory"
+    assert failure_in((tmp_path / "termination").read_text()) == Failure(Reason.INVALID_SPEC, said)
 
 
 def test_what_trackers_are_sent_of_a_spec_has_no_secrets() -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from enum import Enum
 from typing import Any, TypeVar
 
 from rljob_core.messages.metrics import StepStats
@@ -94,7 +95,7 @@ def _checked(value: Any) -> Any:
 
 def _field(name: str, value: Any, *, statistics: bool) -> Any:
     match value:
-        case bool() | None:
+        case bool() | Enum() | None:
             return value
         case int():
             if not 0 <= value <= LARGEST_NUMBER:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from rljob_core.failures import Failure, Reason
 from rljob_core.messages import AWAITED, REJECTED
 from rljob_core.planner import dispatch, endings, engines, site_marks, sites, training
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView
 from rljob_core.planner.site_links import AWAY_HEARTBEATS
-from rljob_core.records import JobFinished
 from rljob_core.site_actions import SiteHeartbeat
 
 RESEND_HEARTBEATS = 5
@@ -131,8 +131,8 @@ def _check_rejected_weights(context: PlannerContext) -> None:
     by_all = bool(rejected) and len(rejected) == len(views)
     liveness.rejected_heartbeats = liveness.rejected_heartbeats + 1 if by_all else 0
     if liveness.rejected_heartbeats > REJECTED_HEARTBEATS:
-        message = (
+        detail = (
             f"no engine can use the weights of version {version}: {rejected[0]}. Going back gives up what came after: "
             f"rljob run … --resume --from-version {version - 1}, or an earlier one"
         )
-        endings.finish_job(context, JobFinished("Failed", message))
+        endings.finish_job(context, Failure(Reason.WEIGHTS_DAMAGED, detail, from_version=version - 1))

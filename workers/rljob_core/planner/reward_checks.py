@@ -6,13 +6,14 @@ none would end it in the arithmetic of a group, and a long text would fill the l
 
 from __future__ import annotations
 
+from rljob_core.failures import Reason
 from rljob_core.messages import RewardResult
 from rljob_core.planner.payload_checks import LONGEST_DIGEST
 from rljob_core.ports import LARGEST_SCORE
 from rljob_core.spec import TRUNCATION, RLJobSpec
 from rljob_core.words import is_word
 
-OUT_OF_RANGE, INVALID = "RewardOutOfRange", "RewardInvalid"
+OUT_OF_RANGE, INVALID = Reason.REWARD_OUT_OF_RANGE, Reason.REWARD_INVALID
 """Reasons: a number that no score may be; a result that no reward worker of this job writes."""
 
 
