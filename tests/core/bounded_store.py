@@ -23,7 +23,7 @@ from rljob_core.actions import (
     Summary,
 )
 from rljob_core.config import JobConfig
-from rljob_core.failures import Failure
+from rljob_core.failures import Failure, Reason
 from rljob_core.messages import Generate, RewardResult
 from rljob_core.records import SiblingReset
 from rljob_core.streams_budget import payload_bytes
@@ -143,8 +143,9 @@ class BoundedWorld(World):
         digest = f"{work.trajectory}/{work.attempt}"
         summary = Summary(*key, span, prompt + response, response, digest)
         self.fill(engine)
-        error = "RewardRaised: by chance" if self.chance.random() < self.failing else ""
-        result = RewardResult(*key, digest, self.reward(work.trajectory), {}, "d", error=error)
+        fails = self.chance.random() < self.failing
+        failure = Failure(Reason.REWARD_RAISED, "by chance") if fails else None
+        result = RewardResult(*key, digest, self.reward(work.trajectory), {}, "d", failure=failure)
         for message in (PayloadSeen(sequence, (summary,)), RewardsSeen(next(self._sequences), (result,))):
             self.streams.append(message)
             self.observe(message)

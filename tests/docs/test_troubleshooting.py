@@ -93,8 +93,8 @@ class UnderMistakenReward(World):
 def _failed(observation: object) -> object:
     if not isinstance(observation, RewardsSeen):
         return observation
-    words = "RewardRaised: mine:score raised KeyError: 'anser' (mine.py:3)"
-    failed: tuple[RewardResult, ...] = tuple(replace(r, error=words) for r in observation.results)
+    raised = Failure(Reason.REWARD_RAISED, "mine:score raised KeyError: 'anser' (mine.py:3)")
+    failed: tuple[RewardResult, ...] = tuple(replace(r, failure=raised) for r in observation.results)
     return replace(observation, results=failed)
 
 

@@ -35,6 +35,7 @@ class Reason(StrEnum):
     ENVIRONMENT_LOST = "EnvironmentLost"
     ENVIRONMENT_NOT_STARTED = "EnvironmentNotStarted"
     EPISODE_TIMEOUT = "EpisodeTimeout"
+    PAYLOAD_CORRUPT = "PayloadCorrupt"
     PROMPT_UNSENDABLE = "PromptUnsendable"
     PROMPT_EXHAUSTED = "PromptExhausted"
     """Engines failed at prompts until their attempts were used up."""
@@ -70,11 +71,22 @@ class Reason(StrEnum):
 
     @classmethod
     def of(cls, word: str, *, otherwise: Reason) -> Reason:
-        """The reason that this word is, or another one: plug-ins and other programs may say anything."""
+        """The reason that this word is, or another one: other programs may say anything."""
         return cls(word) if word in _WORDS else otherwise
+
+    @classmethod
+    def of_attempts(cls, word: str) -> Reason:
+        """The reason of a job whose prompts were given up because attempts failed for this one.
+
+        Engines are plug-ins, and have words of their own.
+        """
+        return cls(word) if word in _OF_ATTEMPTS else cls.PROMPT_EXHAUSTED
 
 
 _WORDS = frozenset(Reason)
+OF_REWARDS = frozenset(reason for reason in Reason if reason.startswith("Reward"))
+_OF_ENVIRONMENTS = frozenset(r for r in Reason if r.startswith("Environment")) | {Reason.EPISODE_TIMEOUT}
+_OF_ATTEMPTS = OF_REWARDS | _OF_ENVIRONMENTS | {Reason.PROMPT_UNSENDABLE, Reason.PAYLOAD_CORRUPT}
 _EXIT_CODES = {
     **dict.fromkeys(
         (Reason.RESOURCE_MISSING, Reason.STREAMS_UNAVAILABLE, Reason.STREAMS_FULL, Reason.STORAGE_REFUSED),
@@ -128,6 +140,9 @@ class Failure:
         """What the next `rljob run` needs besides `--resume`."""
         return [] if self.from_version is None else ["--from-version", str(self.from_version)]
 
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}"
+
     def said_by(self, role: str) -> Failure:
         """The failure with the role that it comes from."""
         return replace(self, detail=f"{role}: {self.detail}")
@@ -178,18 +193,9 @@ _UNKNOWN = Advice(
 )
 
 ADVICE = {
-    Reason.REWARD_RAISED: _REWARD,
-    Reason.REWARD_OUT_OF_RANGE: _REWARD,
-    Reason.REWARD_TIMEOUT: _REWARD,
-    Reason.REWARD_CRASHED: _REWARD,
-    Reason.REWARD_INVALID: _REWARD,
-    Reason.ENVIRONMENT_RAISED: _ENVIRONMENT,
-    Reason.ENVIRONMENT_TIMEOUT: _ENVIRONMENT,
-    Reason.ENVIRONMENT_CRASHED: _ENVIRONMENT,
-    Reason.ENVIRONMENT_INVALID: _ENVIRONMENT,
-    Reason.ENVIRONMENT_LOST: _ENVIRONMENT,
-    Reason.ENVIRONMENT_NOT_STARTED: _ENVIRONMENT,
-    Reason.EPISODE_TIMEOUT: _ENVIRONMENT,
+    **dict.fromkeys(OF_REWARDS, _REWARD),
+    **dict.fromkeys(_OF_ENVIRONMENTS, _ENVIRONMENT),
+    Reason.PAYLOAD_CORRUPT: _SERVER,
     Reason.PROMPT_UNSENDABLE: Advice(
         "your data",
         "mend the rows of the prompts that the message names, each in its place: the number of rows must not change",

@@ -154,9 +154,9 @@ async def test_a_failure_under_an_earlier_coordinator_ends_no_job(
     async with within():
         async for batch in store.read(Channel.LEDGER):
             records = [record for message in batch for record in decode_batch(message.data).records]
-            if ends := [record.message for record in records if isinstance(record, JobFinished)]:
+            if ends := [record.failure for record in records if isinstance(record, JobFinished)]:
                 break
-    assert ends == ["rollout: now"]
+    assert ends == [Failure(Reason.UNKNOWN, "rollout: now")]
 
 
 @pytest.mark.parametrize("decodes", [False, True], ids=["nonsense", "heartbeats"])

@@ -211,7 +211,10 @@ def test_a_run_ends_with_the_job_and_continues_if_it_is_opened_again(
     make: Callable[..., TrackerProcess],
 ) -> None:
     tracker = make()
-    tracker.publish(commit(1), StepMetrics(1, 1, 1.0, finished="Failed", message="no room"))
+    tracker.publish(
+        commit(1),
+        StepMetrics(1, 1, 1.0, finished="Failed", failure=Failure(Reason.STREAM_TOO_SMALL, "no room")),
+    )
     tracker.start()
     tracker.until(lambda: {"closed": "Failed"} in tracker.rows())
     tracker.publish(commit(2), StepMetrics(2, 2, 1.0, finished="Succeeded"))

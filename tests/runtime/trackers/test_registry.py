@@ -139,7 +139,7 @@ def test_a_point_has_the_numbers_of_its_line() -> None:
         stats=stats,
         aborted={"Stale": 3},
         trajectories={"consumed": 9},
-        message="x",
+        failure=Failure(Reason.UNKNOWN, "x"),
     )
     (point,) = points(SeenLines(), Message(11, "steps", STEP_METRICS.dump_json(line)))
     assert (point.sequence, point.step, point.kind) == (11, 7, "commit")

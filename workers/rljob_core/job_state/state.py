@@ -339,7 +339,7 @@ class JobState:
                 self._index.update(sibling)
         if record.detail:
             word = next(iter(record.causes.values()), record.reason)
-            why = Failure(Reason.of(word, otherwise=Reason.PROMPT_EXHAUSTED), record.detail)
+            why = Failure(Reason.of_attempts(word), record.detail)
             self.given_up = [*self.given_up, why][-GIVEN_UP:]
 
     def _commit(self, record: StepCommitted) -> None:

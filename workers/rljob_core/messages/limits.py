@@ -47,7 +47,7 @@ LONGEST_WORDS = 4096
 LARGEST_NUMBER = 2**53
 """What JSON readers of any language hold exactly."""
 
-_WORDS = frozenset({"detail", "error", "message", "reason", "stuck"})
+_WORDS = frozenset({"detail", "error", "message", "reason", "stuck_detail"})
 _PATTERNS = {
     # Part of subjects and keys, where `*` and `>` mean others.
     "engine": re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*"),
