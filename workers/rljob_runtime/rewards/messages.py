@@ -102,6 +102,11 @@ class ScoringOutcome:
     parts: dict[str, float] = field(default_factory=dict)
     failure: Failure | None = None
 
+    @classmethod
+    def failed(cls, reason: Reason, detail: str) -> ScoringOutcome:
+        """That of an answer without a score."""
+        return cls(failure=Failure(reason, detail))
+
 
 def _of_functions(reason: Reason | None) -> Reason | None:
     if reason is not None and (reason not in OF_REWARDS or reason is Reason.REWARD_INVALID):

@@ -26,7 +26,7 @@ import psutil
 from pebble import ProcessExpired, ProcessPool
 
 from rljob_core.errors import RewardFailed, SpecError
-from rljob_core.failures import Failure, Reason
+from rljob_core.failures import Reason
 from rljob_core.words import KILLED
 from rljob_runtime.process import child_processes
 from rljob_runtime.rewards import pool_process
@@ -263,7 +263,7 @@ class RewardPool:
 
     def _fail(self, chunk: list[_WaitingAnswer], position: int, reason: Reason, detail: str) -> None:
         """One answer of a chunk fails; the others return to the queue."""
-        _settle(chunk[position], ScoringOutcome(failure=Failure(reason, detail)))
+        _settle(chunk[position], ScoringOutcome.failed(reason, detail))
         self._queue.put_back(chunk[:position] + chunk[position + 1 :])
 
     async def _replace(self, broken: ProcessPool, error: Exception) -> None:

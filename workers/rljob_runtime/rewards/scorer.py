@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import ResourceMissing, RewardFailed
-from rljob_core.failures import Failure, Reason
+from rljob_core.failures import Reason
 from rljob_core.words import error_in_words
 from rljob_runtime.process.frames import ServerConnection, closed, frame, pickled, read_frame
 from rljob_runtime.process.server_place import ServerPlace
@@ -49,10 +49,6 @@ class _ServerLost(Exception):
     def __init__(self, message: str, reason: Reason = Reason.REWARD_CRASHED) -> None:
         super().__init__(message)
         self.reason = reason
-
-
-def _raised(detail: str) -> ScoringOutcome:
-    return ScoringOutcome(failure=Failure(Reason.REWARD_RAISED, detail))
 
 
 @dataclass(slots=True, eq=False)
@@ -127,11 +123,12 @@ class Scorer:
             item = self._items.item(job.prompt, held_out=job.held_out)
             request = pickled((number, replace(job, item=item)))
         except Exception as error:  # the data's own code may raise anything
-            return _raised(f"item {job.prompt}: {error_in_words(error)}")
+            return ScoringOutcome.failed(Reason.REWARD_RAISED, f"item {job.prompt}: {error_in_words(error)}")
         if len(request) > LARGEST_REQUEST:
-            return _raised(
+            return ScoringOutcome.failed(
+                Reason.REWARD_RAISED,
                 f"item {job.prompt} and its answer take {len(request)} bytes; at most "
-                f"{LARGEST_REQUEST} can be scored"
+                f"{LARGEST_REQUEST} can be scored",
             )
         answer = _PendingScore(frame(request), asyncio.get_running_loop().create_future())
         self._waiting.append((number, answer))
@@ -231,7 +228,7 @@ class Scorer:
         if answer is None:
             raise ValueError("an outcome of an answer that it does not have")
         if reply.reason is not None:
-            outcome = ScoringOutcome(failure=Failure(reply.reason, reply.detail))
+            outcome = ScoringOutcome.failed(reply.reason, reply.detail)
         elif len(reply.scores) != len(self._functions):
             raise ValueError(f"{len(reply.scores)} scores of {len(self._functions)} functions")
         else:
@@ -248,5 +245,5 @@ class Scorer:
                 answer.alone = True
                 self._quarantined.append((number, answer))
             elif not answer.outcome.done():
-                answer.outcome.set_result(ScoringOutcome(failure=Failure(lost.reason, str(lost))))
+                answer.outcome.set_result(ScoringOutcome.failed(lost.reason, str(lost)))
         self._sent.clear()

@@ -172,7 +172,7 @@ async def score(
         )
     # Token ids outside any range. Without a result for them, the message would be delivered again forever.
     except OverflowError as error:
-        outcome = _raised(f"the response does not decode: {error}")
+        outcome = ScoringOutcome.failed(Reason.REWARD_RAISED, f"the response does not decode: {error}")
     else:
         held_out = is_evaluation(trajectory.id)
         job = ScoringJob(trajectory.prompt, held_out, completion, finish=trajectory.finish)
@@ -192,10 +192,6 @@ async def score(
     return dataclasses.replace(result, digest=result_digest(result))
 
 
-def _raised(detail: str) -> ScoringOutcome:
-    return ScoringOutcome(failure=Failure(Reason.REWARD_RAISED, detail))
-
-
 def _cut(failure: Failure | None) -> Failure | None:
     return (
         None if failure is None else dataclasses.replace(failure, detail=failure.detail[:_DETAIL_CHARACTERS])
@@ -207,7 +203,9 @@ def rewarded(outcome: ScoringOutcome, trajectory: Trajectory, spec: RLJobSpec) -
     parts = dict(outcome.parts)
     if ENVIRONMENT_SCORE in spec.reward.functions:
         if trajectory.score is None:
-            return _raised("the trajectory has no score of its environment")
+            return ScoringOutcome.failed(
+                Reason.REWARD_RAISED, "the trajectory has no score of its environment"
+            )
         parts[ENVIRONMENT_SCORE] = trajectory.score
     if spec.algorithm.truncated == "Penalise" and not is_evaluation(trajectory.id):
         is_cut = trajectory.finish is FinishReason.LENGTH
