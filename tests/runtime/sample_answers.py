@@ -35,6 +35,7 @@ def answer(
     reward: float = 1.0,
     parts: dict[str, float] | None = None,
     error: str = "",
+    expected: str = "",
     at: float = 0.0,
 ) -> ScoredAnswer:
     """An answer, scored so many seconds after the first."""
@@ -75,7 +76,7 @@ def answer(
         error=error,
         sample=found.sample,
     )
-    return ScoredAnswer(found, result, BEGAN + at, BEGAN + at + 0.25)
+    return ScoredAnswer(found, result, BEGAN + at, BEGAN + at + 0.25, expected)
 
 
 def sample_log(

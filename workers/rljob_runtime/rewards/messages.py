@@ -28,6 +28,7 @@ from rljob_core.trajectory import FinishReason
 GREETING = b"rljob-scoring-1"
 LARGEST_REPLY, LARGEST_REQUEST = 16 << 10, 64 << 20
 
+LONGEST_EXPECTED = 600
 _LONGEST_ERROR, _LONGEST_MESSAGE = 600, 4000
 _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -95,11 +96,16 @@ class ScoringJob:
 
 @dataclass(frozen=True, slots=True)
 class ScoringOutcome:
-    """The score of an answer and what it is the sum of; or `error`, a reason and its detail."""
+    """The score of an answer and what it is the sum of; or `error`, a reason and its detail.
+
+    Attributes:
+        expected: the beginning of what the item has as its `answer`, for people; empty if it has none.
+    """
 
     reward: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)
     error: str = ""
+    expected: str = ""
 
 
 SetupState = Literal["ready", "refused", "failed", "unable"]
@@ -131,6 +137,7 @@ class ScoringReply:
         number: the job's.
         scores: one for each function, in their order; empty if there is an error.
         error: a reason and its detail, or nothing.
+        expected: as in `ScoringOutcome`.
     """
 
     number: int
@@ -142,6 +149,7 @@ class ScoringReply:
             pattern=r"^((RewardRaised|RewardOutOfRange|RewardTimeout|RewardCrashed): |$)",
         ),
     ] = ""
+    expected: Annotated[str, Field(max_length=LONGEST_EXPECTED)] = ""
 
 
 SETUP_REPLY: TypeAdapter[SetupReply] = TypeAdapter(SetupReply)
@@ -155,9 +163,10 @@ def setup_reply(state: SetupState, path: str = "", message: str = "") -> bytes:
 
 
 def scoring_reply(number: int, outcome: ScoringOutcome) -> bytes:
-    """An outcome as JSON, its error cut to what the worker reads."""
+    """An outcome as JSON, its texts cut to what the worker reads."""
     error = _readable(outcome.error, _LONGEST_ERROR)
-    return SCORING_REPLY.dump_json(ScoringReply(number, tuple(outcome.parts.values()), error))
+    expected = _readable(outcome.expected, LONGEST_EXPECTED)
+    return SCORING_REPLY.dump_json(ScoringReply(number, tuple(outcome.parts.values()), error, expected))
 
 
 def _readable(text: str, length: int) -> str:
