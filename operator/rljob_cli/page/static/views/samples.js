@@ -34,7 +34,7 @@ export class SamplesView {
         this.colours = event.target.value;
         this.draw();
       }));
-    this.note = h("p", { class: "readout", "aria-live": "polite" });
+    this.note = h("p", { class: "readout", "aria-live": "polite" }, "Loading…");
     this.groups = h("div", {});
     this.pager = h("div", { class: "tools" });
     this.element = h("div", {}, this.form, this.note, this.groups, this.pager);

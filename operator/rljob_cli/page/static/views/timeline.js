@@ -300,15 +300,16 @@ export class TimelineView {
     context.setLineDash([2, 3]);
     let free = 0;
     for (const [version, , to] of steps) {
-      const name = `v${version}`, named = version % every === 0 && px(to) >= free;
+      const name = `v${version}`, wide = context.measureText(name).width, x = Math.min(px(to) + 2, width - wide - 2);
+      const named = version % every === 0 && x >= free;
       if (!lines && !named) continue;
       context.beginPath();
       context.moveTo(Math.round(px(to)) + 0.5, NAMES);
       context.lineTo(Math.round(px(to)) + 0.5, this.height);
       context.stroke();
       if (named) {
-        context.fillText(name, px(to) + 2, NAMES);
-        free = px(to) + context.measureText(name).width + 6;
+        context.fillText(name, x, NAMES);
+        free = x + wide + 4;
       }
     }
     context.setLineDash([]);
