@@ -26,7 +26,7 @@ help:  ## this list
 # The demo needs a part of the packages; where all of them are installed, nothing is installed for it.
 $(VENV)/.demo: requirements/bootstrap.txt requirements/demo.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "setting up $(VENV) for the demo (once; 4.4 GB where torch comes with CUDA, as PyPI's does on Linux)"
+	@echo "setting up $(VENV) for the demo (once; 5 GB where torch comes with CUDA, as PyPI's does on Linux)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
 	@$(BIN)/uv pip install --compile-bytecode --no-deps --require-hashes -r requirements/demo.txt
 	@$(BIN)/uv pip install --quiet --no-deps -e .
@@ -34,7 +34,7 @@ $(VENV)/.demo: requirements/bootstrap.txt requirements/demo.txt pyproject.toml
 
 $(VENV)/.installed: requirements/bootstrap.txt requirements/dev.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "setting up $(VENV) (once; about 7 GB of packages)"
+	@echo "setting up $(VENV) (once; about 8 GB of packages)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
 	@$(BIN)/uv pip install --compile-bytecode --no-deps --require-hashes -r requirements/dev.txt
 	@$(BIN)/uv pip install --quiet --no-deps -e .

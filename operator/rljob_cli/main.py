@@ -19,6 +19,10 @@ def main() -> None:
         from rljob_cli.run.ahead import start_fork_server
 
         start_fork_server()
+    if runs or sys.argv[1:2] == ["ui"]:
+        from rljob_cli.run.lasting_output import outlast_readers
+
+        outlast_readers()
     from rljob_cli.commands import app
 
     try:

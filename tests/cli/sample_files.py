@@ -18,7 +18,7 @@ def write_samples(manifest: Path, folder: Path) -> RunFolder:
     run = started(manifest, folder)
     keep(
         run.samples,
-        answer("g3.0", prompt="7+5=", response="12.", versions=[1, 1, 2], reward=1.0, at=1),
+        answer("g3.0", prompt="7+5=", response="12.", versions=[1, 1, 2], reward=1.0, at=1, expected="12."),
         answer("g3.1", prompt="7+5=", response="13.", versions=[1, 1, 1], reward=0.0, at=1),
         answer("g4.0", prompt="40-8=", response="32.", versions=[2, 2, 2], reward=1.0, at=2),
         answer(

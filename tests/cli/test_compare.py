@@ -63,6 +63,16 @@ def test_when_each_run_had_the_reward_and_what_differs(tmp_path: Path) -> None:
     assert ended.code == 0
     assert "not reached" in ended.out
     assert "  spec.algorithm.learningRate\n    0.001: quick\n    1e-05: slow\n" in ended.out
+    assert "score answers differently" not in ended.out
+
+
+@pytest.mark.parametrize("other", [{"functions": ["verifier"]}, {"weights": [2.0]}])
+def test_runs_that_score_differently_are_said_to_have_rewards_of_different_scales(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
+    before = write_run(tmp_path / "before", learning(0.2))
+    after = write_run(tmp_path / "after", learning(0.2), reward={"functions": ["exact_match"], **other})
+    assert "note: these runs score answers differently" in rljob("compare", before, after).out
 
 
 def test_seeds_of_one_manifest_have_a_mean_and_an_interval(tmp_path: Path) -> None:

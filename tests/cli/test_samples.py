@@ -65,6 +65,7 @@ def test_groups_are_shown_with_what_became_of_their_answers(run: RunFolder) -> N
         "",
         "g3 · step 3 · reward 0.500 of 2",
         "7+5=",
+        "expected: 12.",
         "1.00  12‹2›.  v1-2, stale 1, adv +1.00",
         "0.00  13.     v1, stale 1, adv -1.00",
         "",

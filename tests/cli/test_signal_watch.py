@@ -95,6 +95,24 @@ def test_a_function_that_always_says_0_beside_others_is_named(spec: RLJobSpec) -
     assert [w.reason for w in judge(steps(2, reward_parts=parts), short)] == ["FunctionSilent"]
 
 
+def test_a_reward_that_does_not_rise_is_told_from_one_that_does(spec: RLJobSpec) -> None:
+    def after(steps_: int, rise: float) -> list[NoSignal]:
+        noise = [0.05, -0.03, 0.01, -0.05, 0.02]
+        lines = [
+            replace(line, reward_mean=0.3 + rise * i / steps_ + noise[i % 5])
+            for i, line in enumerate(steps(steps_))
+        ]
+        return judge(lines, spec.model_copy(update={"steps": 200}))
+
+    assert after(60, 0.3) == after(59, 0.0) == []
+    (warning,) = after(60, 0.0)
+    assert warning.reason == "NotRising"
+    assert warning.message.startswith(
+        "the mean reward of steps 41 to 60 is 0.300, that of steps 1 to 20 was 0.300"
+    )
+    assert "raise spec.algorithm.learningRate (1e-06) or spec.steps" in warning.message
+
+
 @pytest.mark.parametrize(
     ("before", "reward", "reason"),
     [

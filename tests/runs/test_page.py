@@ -7,6 +7,7 @@ names, else to a temporary one. `RLJOB_BROWSER` names another Chromium than Debi
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -329,6 +330,10 @@ def test_two_runs_are_compared(stage: Stage) -> None:
     shutil.copytree(stage.run.output, other, symlinks=True)
     text = (other / "job.json").read_text().replace('"learningRate": 0.0001', '"learningRate": 0.0003')
     (other / "job.json").write_text(text)
+    metrics = other / "metrics.jsonl"
+    metrics.write_text(
+        re.sub(r'(_sampled|_greedy|_mean|_mean_trained)":0\.', r'\1":0.1', metrics.read_text())
+    )
     old, stage.ui = stage.ui, PageProcess(stage.run.output, other)
     old.stop()
     stage.page.goto(stage.ui.url)
@@ -337,8 +342,12 @@ def test_two_runs_are_compared(stage: Stage) -> None:
     stage.until_text("other", "#content .chart")
     stage.picture("compare")
     assert [name for name in SIX if not (stage.pictures / f"{name}.png").exists()] == []
+    stage.show("run/0/curves")
+    stage.until_text("finished", "#head")
     stage.show("runs")
     stage.until_text("2 runs", "#content")
+    stage.show("run/0/curves")
+    stage.until_text("finished", "#head")
 
 
 def test_a_browser_that_reconnects_is_told_what_to_do(stage: Stage) -> None:

@@ -70,6 +70,7 @@ def test_what_was_trained_on_is_kept_whichever_worker_is_killed(tmp_path: Path):
         assert found.trained.advantage == fed[key].advantage
         assert len(found.tokens) == len(found.texts) == len(found.logprobs) == len(found.versions) > 0
         assert set(found.parts) == {"exact_match", "paced:paced"}
+    assert all(group.expected.lstrip("-").isdigit() for group in page.groups)
     assert {found.worker for found in kept.values()} == {"job-reward-0", "job-reward-1"}
     evaluations = reader.page(SampleFilter(evaluation=True), limit=100).groups
     assert {group.evaluated for group in evaluations} <= {0, 4, 8}

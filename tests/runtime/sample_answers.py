@@ -36,6 +36,7 @@ def answer(
     reward: float = 1.0,
     parts: dict[str, float] | None = None,
     failure: Failure | None = None,
+    expected: str = "",
     at: float = 0.0,
 ) -> ScoredAnswer:
     """An answer, scored so many seconds after the first."""
@@ -76,7 +77,7 @@ def answer(
         failure=failure,
         sample=found.sample,
     )
-    return ScoredAnswer(found, result, BEGAN + at, BEGAN + at + 0.25)
+    return ScoredAnswer(found, result, BEGAN + at, BEGAN + at + 0.25, expected)
 
 
 def sample_log(

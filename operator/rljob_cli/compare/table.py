@@ -17,6 +17,11 @@ _MEASURES = {
     "greedy": "held-out reward, greedy",
     "training": "training reward, mean of 10 steps",
 }
+_SCORING = ("spec.reward.functions", "spec.reward.weights")
+_SCALES = (
+    "note: these runs score answers differently, and each reward is by its own run's functions: `rljob eval RUN "
+    "--set reward.functions=…` scores one run by the functions of another"
+)
 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
@@ -34,6 +39,8 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         console.print("in which the manifests differ:", highlight=False)
         for line in _differences(comparison):
             console.print(line, highlight=False, soft_wrap=True, markup=False)
+        if any(field.startswith(_SCORING) for field in comparison.fields):
+            console.print(_SCALES, highlight=False, soft_wrap=True, markup=False)
     elif len(comparison.rows) > 1:
         console.print("the manifests do not differ", highlight=False)
     for row in comparison.rows:

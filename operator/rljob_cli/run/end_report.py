@@ -58,6 +58,7 @@ def report_end(
             typer.echo(f"  what was answered: {command}", err=True)
     if end.exit is RunExit.SUCCEEDED:
         typer.echo(f"finished: {step} steps; results in {folder.path}")
+        typer.echo(f"to look at it: {own_command('ui', str(folder.path))}")
         typer.echo(f"to check it: {own_command('audit', str(folder.path))}")
         return 0
     log, flags = folder.path / "logs", list[str]()

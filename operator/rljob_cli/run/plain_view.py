@@ -62,8 +62,9 @@ class PlainView:
             self._flush()
 
     def event(self, event: Event) -> None:
-        """Print the event."""
+        """Print the event, after the kept step if there is one."""
         self._log.add(event_text(event))
+        self._flush()
         self._print(event_text(event))
 
     def changed(self, job: RLJob) -> None:

@@ -1,11 +1,14 @@
 """Finds out whether a run teaches nothing, or what it should not.
 
-Equal rewards in each group, answers that are cut, functions that say 0, engines that sample otherwise than declared.
+Equal rewards in each group, answers that are cut, functions that say 0, rewards that do not rise, engines that sample
+otherwise than declared.
 Nothing in such a run fails, and it ends like any other: so `rljob run` warns early, and again at the end.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +20,8 @@ EARLY_STEPS = 3
 """Steps after which a run is judged; a shorter run is judged by all of its steps."""
 _SILENT_STEPS = 10
 """Steps, or all of a shorter job, after which a function that gave 0 to all answers is said: some apply seldom."""
+_LEAST_STEPS, _FLAT_STEPS = 15, 60
+"""Steps that tell a reward that rises from its noise, and after which one that does not is said."""
 _CUT = 0.5
 """Share of answers that end at `sampling.maxTokens` from which on this is said."""
 _OFF = 0.1
@@ -80,6 +85,8 @@ def judge(commits: Sequence[StepMetrics], spec: RLJobSpec) -> list[NoSignal]:
     steps = f"steps {newest[0].version} to {newest[-1].version}"
     if all(line.groups_uniform == 1.0 for line in newest):
         found.append(_solved(commits) or _uniform(newest, steps))
+    elif len(commits) >= max(_LEAST_STEPS, min(_FLAT_STEPS, spec.steps)):
+        found += _flat(commits, spec)
     cut = [
         line.stats.truncated for line in newest if line.stats is not None and line.stats.truncated is not None
     ]
@@ -112,6 +119,25 @@ def _sampling(commits: Sequence[StepMetrics], spec: RLJobSpec) -> list[NoSignal]
             f"it is {line.stats.importance_mean:.3f} in the mean: the engine {engine} samples otherwise than "
             "spec.rollout.sampling says, or has other log-probabilities than the trainer; look at the server's own "
             "top_k, min_p and penalties, and at the dtype and quantization of both",
+        )
+    ]
+
+
+def _flat(commits: Sequence[StepMetrics], spec: RLJobSpec) -> list[NoSignal]:
+    """That the reward of the last third of the steps is not above that of the first by more than twice its error."""
+    third = len(commits) // 3
+    early, late = ([line.reward_mean or 0.0 for line in part] for part in (commits[:third], commits[-third:]))
+    error = math.sqrt((statistics.variance(early) + statistics.variance(late)) / third)
+    before, now = statistics.fmean(early), statistics.fmean(late)
+    if now - before > 2 * error:
+        return []
+    return [
+        NoSignal(
+            "NotRising",
+            f"the mean reward of steps {commits[-third].version} to {commits[-1].version} is {now:.3f}, that of steps "
+            f"{commits[0].version} to {commits[third - 1].version} was {before:.3f}, and chance alone changes it by "
+            f"{2 * error:.3f}: raise spec.algorithm.learningRate ({spec.algorithm.learning_rate:g}) or spec.steps, or "
+            "look at answers, and at what spec.reward.functions give for them",
         )
     ]
 

@@ -33,6 +33,8 @@ def print_page(console: Console, page: SamplePage) -> None:
     for group in page.groups:
         console.print(_title(group), soft_wrap=True)
         console.print(Text(_cut(harmless(group.prompt), _LONGEST_PROMPT)), style="bold")
+        if group.expected:
+            console.print(Text(f"expected: {harmless(group.expected)}"), style=_WITHOUT)
         table = Table.grid(padding=(0, 2))
         table.add_column(justify="right", no_wrap=True)
         table.add_column(ratio=1, overflow="fold")
@@ -42,9 +44,8 @@ def print_page(console: Console, page: SamplePage) -> None:
         console.print(table)
         console.print()
     shown = f"{page.start + 1}-{page.start + len(page.groups)} of " if page.groups else ""
-    console.print(
-        f"groups {shown}{page.total:,} that match, {page.kept:,} are kept", style=_WITHOUT, highlight=False
-    )
+    found = f"groups {shown}{page.total:,} that match" if page.total else "no group matches"
+    console.print(f"{found}, {page.kept:,} are kept", style=_WITHOUT, highlight=False)
 
 
 def _title(group: SampledGroup) -> Text:

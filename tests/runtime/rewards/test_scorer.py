@@ -208,6 +208,7 @@ async def test_rows_of_a_file_come_with_their_answers(tmp_path: Path) -> None:
     finally:
         await scorer.close()
     assert sum(outcome.reward for outcome in scored) == 2.0, "the row is in each of the two epochs once"
+    assert {outcome.expected for outcome in scored} == {row["answer"] for row in rows}
 
 
 # ---------------------------------------------------------------------------------------- servers that are attacked

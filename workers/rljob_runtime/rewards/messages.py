@@ -29,6 +29,7 @@ from rljob_core.trajectory import FinishReason
 GREETING = b"rljob-scoring-2"
 LARGEST_REPLY, LARGEST_REQUEST = 16 << 10, 64 << 20
 
+LONGEST_EXPECTED = 600
 _LONGEST_ERROR, _LONGEST_MESSAGE = 600, 4000
 _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -96,11 +97,16 @@ class ScoringJob:
 
 @dataclass(frozen=True, slots=True)
 class ScoringOutcome:
-    """The score of an answer and what it is the sum of; or why it has none."""
+    """The score of an answer and what it is the sum of; or why it has none.
+
+    Attributes:
+        expected: the beginning of what the item has as its `answer`, for people; empty if it has none.
+    """
 
     reward: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)
     failure: Failure | None = None
+    expected: str = ""
 
     @classmethod
     def failed(cls, reason: Reason, detail: str) -> ScoringOutcome:
@@ -143,12 +149,14 @@ class ScoringReply:
         number: the job's.
         scores: one for each function, in their order; empty if the functions have failed.
         reason, detail: why they have; empty otherwise.
+        expected: as in `ScoringOutcome`.
     """
 
     number: int
     scores: tuple[Annotated[float, Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE)], ...] = ()
     reason: Annotated[Reason | None, AfterValidator(_of_functions)] = None
     detail: Annotated[str, Field(max_length=_LONGEST_ERROR)] = ""
+    expected: Annotated[str, Field(max_length=LONGEST_EXPECTED)] = ""
 
 
 SETUP_REPLY: TypeAdapter[SetupReply] = TypeAdapter(SetupReply)
@@ -162,11 +170,14 @@ def setup_reply(state: SetupState, path: str = "", message: str = "") -> bytes:
 
 
 def scoring_reply(number: int, outcome: ScoringOutcome) -> bytes:
-    """An outcome as JSON, its error cut to what the worker reads."""
+    """An outcome as JSON, its texts cut to what the worker reads."""
+    expected = _readable(outcome.expected, LONGEST_EXPECTED)
     if (failure := outcome.failure) is None:
-        return SCORING_REPLY.dump_json(ScoringReply(number, tuple(outcome.parts.values())))
-    detail = _readable(failure.detail, _LONGEST_ERROR)
-    return SCORING_REPLY.dump_json(ScoringReply(number, (), failure.reason, detail))
+        reply = ScoringReply(number, tuple(outcome.parts.values()), expected=expected)
+    else:
+        detail = _readable(failure.detail, _LONGEST_ERROR)
+        reply = ScoringReply(number, (), failure.reason, detail, expected)
+    return SCORING_REPLY.dump_json(reply)
 
 
 def _readable(text: str, length: int) -> str:

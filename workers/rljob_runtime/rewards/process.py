@@ -11,7 +11,7 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rljob_core.errors import RewardFailed, RewardOutOfRange, SpecError
@@ -19,7 +19,13 @@ from rljob_core.failures import Reason
 from rljob_core.words import error_in_words, own_traceback
 from rljob_runtime.data.prompts import ItemSource, open_items
 from rljob_runtime.process.lifeline import die_with_parent
-from rljob_runtime.rewards.messages import ItemsSetup, ScoringJob, ScoringOutcome, ScoringSetup
+from rljob_runtime.rewards.messages import (
+    LONGEST_EXPECTED,
+    ItemsSetup,
+    ScoringJob,
+    ScoringOutcome,
+    ScoringSetup,
+)
 from rljob_runtime.rewards.registry import (
     REWARDS,
     NamedReward,
@@ -175,12 +181,20 @@ def score_chunk(slot: int, jobs: Sequence[ScoringJob]) -> list[ScoringOutcome]:
 
 
 def _score(data: _ItemsWithRewards, job: ScoringJob, call: CallInProgress) -> ScoringOutcome:
-    parts = dict[str, float]()
     try:
         item = data.items.item(job.prompt) if job.item is None else job.item
+        answer = item.get("answer")
+        expected = "" if answer is None else str(answer)[:LONGEST_EXPECTED]  # before a function can change it
     except Exception as error:  # the data's own code may raise anything
         _show(f"item {job.prompt}", error)
         return ScoringOutcome.failed(Reason.REWARD_RAISED, f"item {job.prompt}: {error_in_words(error)}")
+    return replace(_score_item(data, job, item, call), expected=expected)
+
+
+def _score_item(
+    data: _ItemsWithRewards, job: ScoringJob, item: dict[str, Any], call: CallInProgress
+) -> ScoringOutcome:
+    parts = dict[str, float]()
     for position, (name, function) in enumerate(data.functions):
         call.function, call.began = position, time.monotonic()
         try:

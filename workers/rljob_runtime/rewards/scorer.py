@@ -113,7 +113,7 @@ class Scorer:
         if reward.timeout_score is None or not timed_out:
             return outcome
         parts = dict.fromkeys(self._functions, reward.timeout_score)
-        return ScoringOutcome(reward.total(parts), parts)
+        return ScoringOutcome(reward.total(parts), parts, expected=outcome.expected)
 
     async def _outcome(self, job: ScoringJob) -> ScoringOutcome:
         if self._failure is not None:
@@ -228,12 +228,12 @@ class Scorer:
         if answer is None:
             raise ValueError("an outcome of an answer that it does not have")
         if reply.reason is not None:
-            outcome = ScoringOutcome.failed(reply.reason, reply.detail)
+            outcome = replace(ScoringOutcome.failed(reply.reason, reply.detail), expected=reply.expected)
         elif len(reply.scores) != len(self._functions):
             raise ValueError(f"{len(reply.scores)} scores of {len(self._functions)} functions")
         else:
             parts = dict(zip(self._functions, reply.scores, strict=True))
-            outcome = ScoringOutcome(self._config.spec.reward.total(parts), parts)
+            outcome = ScoringOutcome(self._config.spec.reward.total(parts), parts, expected=reply.expected)
         del self._sent[reply.number]
         if not answer.outcome.done():  # its caller may have given up
             answer.outcome.set_result(outcome)

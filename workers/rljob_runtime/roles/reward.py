@@ -101,11 +101,13 @@ async def run_reward(
 
         async def score_and_publish(trajectory: Trajectory, digest: str, received: float) -> None:
             with recorder.timed(RewardMetrics.SCORE_SECONDS):
-                result = await score(trajectory, digest, scorer=scorer, tokenizer=tokenizer, spec=config.spec)
+                result, expected = await score(
+                    trajectory, digest, scorer=scorer, tokenizer=tokenizer, spec=config.spec
+                )
             recorder.add(RewardMetrics.SCORED, 1, "failed" if result.error else "scored")
             await publisher.publish(result)
             if samples is not None:
-                samples.offer(ScoredAnswer(trajectory, result, received, time.time()))
+                samples.offer(ScoredAnswer(trajectory, result, received, time.time(), expected))
 
         def note_in_progress() -> None:
             recorder.set(RewardMetrics.IN_PROGRESS, len(in_progress))
@@ -156,8 +158,8 @@ async def score(
     scorer: Scorer,
     tokenizer: Tokenizer,
     spec: RLJobSpec,
-) -> RewardResult:
-    """Score a trajectory.
+) -> tuple[RewardResult, str]:
+    """Score a trajectory; returns the result, and what the item has as its answer, for people.
 
     Args:
         trajectory: the trajectory.
@@ -189,7 +191,7 @@ async def score(
         failure=_cut(outcome.failure),
         sample=trajectory.sample,
     )
-    return dataclasses.replace(result, digest=result_digest(result))
+    return dataclasses.replace(result, digest=result_digest(result)), outcome.expected
 
 
 def _cut(failure: Failure | None) -> Failure | None:
@@ -210,7 +212,7 @@ def rewarded(outcome: ScoringOutcome, trajectory: Trajectory, spec: RLJobSpec) -
     if spec.algorithm.truncated == "Penalise" and not is_evaluation(trajectory.id):
         is_cut = trajectory.finish is FinishReason.LENGTH
         parts[TRUNCATION] = -spec.algorithm.truncation_penalty if is_cut else 0.0
-    return ScoringOutcome(spec.reward.total(parts), parts)
+    return dataclasses.replace(outcome, reward=spec.reward.total(parts), parts=parts)
 
 
 def lost(summary: PayloadSummary) -> RewardResult:

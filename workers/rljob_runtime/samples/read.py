@@ -97,6 +97,7 @@ class SampledGroup:
         group: its id.
         evaluated: the version that it evaluates; None for training.
         prompt_index: in the data's order.
+        expected: the right answer, as the data have it; empty if they have none.
         step: the step that trained on it, as far as the trainer's log says.
         reward: mean of its answers' scores, those that were replaced left out; None if there is none.
     """
@@ -105,6 +106,7 @@ class SampledGroup:
     evaluated: int | None
     prompt_index: int
     prompt: str
+    expected: str
     step: int | None
     reward: float | None
     answers: tuple[SampledAnswer, ...] = field(default=())
@@ -253,6 +255,7 @@ def _group(
         evaluated=evaluated if evaluated >= 0 else None,
         prompt_index=prompt,
         prompt=rows[0]["prompt"],
+        expected=next((row["expected"] for row in rows if row["expected"]), ""),
         step=max((answer.trained.step for answer in answers if answer.trained), default=None),
         reward=None if math.isnan(reward) else reward,
         answers=tuple(answers),

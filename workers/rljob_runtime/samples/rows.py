@@ -20,7 +20,7 @@ from rljob_core.messages import RewardResult
 from rljob_core.trajectory import Segment, Source, Trajectory, group_of, is_evaluation, sibling_of
 from rljob_runtime.samples import columnar
 
-FORMAT = b"1"
+FORMAT = b"2"
 PROMPT_BITS = 38
 """Bits of a group's number (`index.group_number`) that are its prompt's; the others hold 16 million versions."""
 FORMAT_KEY, JOB_KEY = b"rljob.samples", b"rljob.job"
@@ -47,6 +47,7 @@ SCHEMA = pa.schema(
         ("payload_digest", pa.string()),
         ("prompt", pa.string()),
         ("prompt_tokens", pa.int32()),
+        ("expected", pa.string()),  # what the item has as its answer; empty if it has none
         ("response", pa.string()),
         # One value for each token behind the prompt; of an environment's tokens the version is -1.
         ("tokens", pa.list_(pa.int32())),
@@ -68,12 +69,14 @@ class ScoredAnswer:
     Attributes:
         received: when the worker received it, in seconds since 1970.
         scored: when its score was published.
+        expected: what the item has as its answer, for people.
     """
 
     trajectory: Trajectory
     result: RewardResult
     received: float
     scored: float
+    expected: str = ""
 
     @property
     def size(self) -> int:
@@ -164,6 +167,7 @@ def _row(answer: ScoredAnswer, texts: TokenTexts, worker: str) -> dict[str, Any]
         "payload_digest": result.payload_digest,
         "prompt": texts.all(asked),
         "prompt_tokens": len(asked),
+        "expected": _encodable(answer.expected),
         "response": texts.all(made),
         "tokens": tokens,
         "texts": [texts.one(token) for token in tokens.tolist()],

@@ -31,7 +31,7 @@ CHARTS: tuple[CurveChart, ...] = (
             ("heldout_sampled", "held out, sampled"),
             ("heldout_greedy", "held out, greedy"),
         ),
-        "mean reward of all answers scored for a step, of those that it trained on, and of the held-out prompts",
+        "mean of each step, and of the held-out prompts",
     ),
     CurveChart(
         "Spread of the reward",

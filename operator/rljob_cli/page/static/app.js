@@ -37,7 +37,7 @@ function open(where) {
   replace(content, view.element);
   replace(tabs, where.run === undefined ? [] : Object.entries(VIEWS).map(([name, [title]], number_) => h("a", {
     href: `#/run/${where.run}/${name}`, "aria-current": name === where.name ? "page" : null, title: `key: ${number_ + 1}` }, title)));
-  if (where.run === undefined) { replace(head); document.title = "rljob"; }
+  if (where.run === undefined) { replace(head); showHead.key = null; document.title = "rljob"; }
 }
 
 async function turn() {

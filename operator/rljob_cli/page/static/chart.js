@@ -33,6 +33,9 @@ function nearest(xs, x) {
   return low > 0 && x - xs[low - 1] < xs[low] - x ? low - 1 : low;
 }
 
+// Of lines that have one colour, by `dash`; the theme has the same for the legend.
+const DASHES = [[], [6, 4], [2, 3], [8, 3, 2, 3]];
+
 // Chart of {title, unit, help}; `set(series, options)` draws [{label, color, dash, xs, ys}].
 export class Chart {
   constructor({ title, unit, help }) {
@@ -47,7 +50,7 @@ export class Chart {
     });
     this.element = h("figure", { class: "chart" },
       h("figcaption", {}, h("strong", {}, title), unit ? h("span", { class: "quiet" }, ` ${unit}`) : null,
-        help ? h("span", { class: "help", title: help }, help) : null),
+        h("span", { class: "help" }, help)),
       this.picture, this.legend, this.readout);
     this.picture.addEventListener("pointermove", (event) => this.point(event.offsetX));
     this.picture.addEventListener("pointerleave", () => this.point(null));
@@ -61,7 +64,7 @@ export class Chart {
     replace(this.legend, series.map((line) => {
       const shown = !this.hidden.has(line.label);
       const key = h("button", { type: "button", "aria-pressed": String(shown), onclick: () => this.toggle(line.label) },
-        h("i", { class: `key ${line.dash ? "dash" : ""} ${line.color}` }), line.label);
+        h("i", { class: `key dash${line.dash} ${line.color}` }), line.label);
       return key;
     }));
     this.read();
@@ -138,12 +141,14 @@ export class Chart {
     context.strokeStyle = color("grid");
     context.textAlign = "right";
     context.textBaseline = "middle";
-    for (const tick of niceTicks(low, high, 4)) {
+    const ticks = niceTicks(low, high, 4);
+    const digits = Math.max(2, -Math.floor(Math.log10(ticks[1] - ticks[0] || 1)));
+    for (const tick of ticks) {
       context.beginPath();
       context.moveTo(LEFT, Math.round(py(tick)) + 0.5);
       context.lineTo(width - RIGHT, Math.round(py(tick)) + 0.5);
       context.stroke();
-      context.fillText(number(tick, 2), LEFT - 6, py(tick));
+      context.fillText(number(tick, digits), LEFT - 6, py(tick));
     }
     context.textAlign = "center";
     context.textBaseline = "top";
@@ -164,7 +169,7 @@ export class Chart {
   line(context, line, px, py, wide) {
     const tint = color(line.color), smooth = line.sparse ? 0 : this.options.smooth ?? 0;
     context.strokeStyle = context.fillStyle = tint;
-    context.setLineDash(line.dash ? [5, 4] : []);
+    context.setLineDash(DASHES[line.dash]);
     if (smooth) {
       context.globalAlpha = 0.25;
       this.path(context, line.xs, line.ys, px, py, wide);

@@ -4,6 +4,8 @@ import { SERIES, h, replace } from "../dom.js";
 import { points, refresh, rowsOf } from "../rows.js";
 
 const SPARSE = new Set(["heldout_sampled", "heldout_greedy"]);
+// What often has the same values as another line of its chart, which it would hide.
+const DASHED = new Set(["pipeline.max_staleness", "reward_mean_trained", "reward_std_trained"]);
 export const settings = { x: "step", smooth: 0 };
 
 export class CurveBoard {
@@ -64,7 +66,7 @@ export class CurveBoard {
       ...points(rowsOf(source.run), column, settings.x),
       label: several ? (plan.curves.length > 1 ? `${source.label}: ${name}` : source.label) : name,
       color: SERIES[(several ? place : curve) % SERIES.length],
-      dash: several ? curve > 0 : column === "pipeline.max_staleness",
+      dash: several ? curve % 4 : DASHED.has(column) ? 1 : 0,
       sparse: SPARSE.has(column),
     }))).filter((line) => line.xs.length);
   }

@@ -34,7 +34,7 @@ export class SamplesView {
         this.colours = event.target.value;
         this.draw();
       }));
-    this.note = h("p", { class: "readout", "aria-live": "polite" });
+    this.note = h("p", { class: "readout", "aria-live": "polite" }, "Loading…");
     this.groups = h("div", {});
     this.pager = h("div", { class: "tools" });
     this.element = h("div", {}, this.form, this.note, this.groups, this.pager);
@@ -75,6 +75,7 @@ export class SamplesView {
     return h("section", { class: "group" },
       h("h3", {}, group.group, " ", h("span", { class: "quiet" }, of), " ", group.reward === null ? pill("no score", "bad") : pill(`mean reward ${number(group.reward)}`)),
       h("pre", { class: "prompt" }, visible(group.prompt)),
+      group.expected ? h("pre", { class: "prompt" }, h("b", {}, "expected: "), visible(group.expected)) : null,
       h("div", { class: "answers" }, group.answers.map((answer) => this.answer(answer))));
   }
 

@@ -3,7 +3,9 @@ import { get } from "../api.js";
 import { canvas, clock, color, duration, h, number, replace } from "../dom.js";
 import { niceTicks } from "../chart.js";
 
-const LABEL = 15, LANE = 22, GAP = 7, TOP = 26, PAD = 6;
+const LABEL = 15, LANE = 22, GAP = 7, TOP = 38, PAD = 6;
+// Lines of the head, below that of the times: versions, and marks of no lane.
+const NAMES = 24, MARKS = 33;
 const FETCH_MS = 90;
 const LOUD = new Set(["death", "end", "back"]);
 
@@ -296,14 +298,19 @@ export class TimelineView {
     context.strokeStyle = color("boundary");
     context.fillStyle = color("quiet");
     context.setLineDash([2, 3]);
+    let free = 0;
     for (const [version, , to] of steps) {
-      const named = version % every === 0;
+      const name = `v${version}`, wide = context.measureText(name).width, x = Math.min(px(to) + 2, width - wide - 2);
+      const named = version % every === 0 && x >= free;
       if (!lines && !named) continue;
       context.beginPath();
-      context.moveTo(Math.round(px(to)) + 0.5, TOP - 2);
+      context.moveTo(Math.round(px(to)) + 0.5, NAMES);
       context.lineTo(Math.round(px(to)) + 0.5, this.height);
       context.stroke();
-      if (named) context.fillText(`v${version}`, px(to) + 2, TOP - 2);
+      if (named) {
+        context.fillText(name, x, NAMES);
+        free = x + wide + 4;
+      }
     }
     context.setLineDash([]);
   }
@@ -312,8 +319,8 @@ export class TimelineView {
     const x = px(time);
     if (x < -5 || x > width + 5) return;
     const place = this.lanes.findIndex((other) => other.name === lane);
-    const y = place < 0 ? TOP + 3 : TOP + place * (LABEL + LANE + GAP) + LABEL + LANE / 2;
-    context.fillStyle = context.strokeStyle = color(LOUD.has(kind) ? "bad" : kind === "abort" || kind === "reset" || kind === "start" ? "warn" : "quiet");
+    const y = place < 0 ? MARKS : TOP + place * (LABEL + LANE + GAP) + LABEL + LANE / 2;
+    context.fillStyle = context.strokeStyle = color(kind === "end" ? "text" : LOUD.has(kind) ? "bad" : kind === "abort" || kind === "reset" || kind === "start" ? "warn" : "quiet");
     if (kind === "death") {
       context.lineWidth = 2.5;
       context.beginPath();

@@ -1,0 +1,34 @@
+"""Output that may lose its reader: `rljob run job.yaml | head` must not end the job."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class _Pipe(io.FileIO):
+    """A file that loses what is written to it once its reader has gone."""
+
+    def write(self, content: Buffer, /) -> int:
+        try:
+            return super().write(content)
+        except BrokenPipeError:
+            return memoryview(content).nbytes
+
+
+def outlast_readers() -> None:
+    """Have this process go on when nobody reads its output or its errors any more."""
+    if sys.stdout is not None:  # else whoever started the process has closed it
+        sys.stdout = _lasting(sys.stdout)
+    if sys.stderr is not None:
+        sys.stderr = _lasting(sys.stderr)
+
+
+def _lasting(stream: TextIO) -> TextIO:
+    pipe = io.BufferedWriter(_Pipe(stream.fileno(), "wb", closefd=False))
+    lines = getattr(stream, "line_buffering", False)
+    return io.TextIOWrapper(pipe, stream.encoding, stream.errors, line_buffering=lines)
