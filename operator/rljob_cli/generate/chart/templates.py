@@ -24,7 +24,6 @@ def templates(sources: ChartSources) -> dict[str, str]:
         **{name: _base(objects, sources) for name, objects in sources.base.items()},
         "crds.yaml": _crds(sources.crds),
         "high-availability.yaml": _plain(sources.available, _SEVERAL),
-        "keda.yaml": _plain(sources.keda, ".Values.keda.enabled"),
         "kueue.yaml": _plain(sources.kueue, ".Values.kueue.enabled"),
         "monitoring.yaml": _plain(sources.monitoring, ".Values.monitoring.enabled"),
         "node-notices.yaml": _plain(sources.nodes, ".Values.nodeNotices.enabled"),
@@ -148,7 +147,6 @@ def _operator(places: TemplatePlaces, manifest: Object) -> None:
     line = "priorityClassName: {{ .Values.operator.priorityClassName | quote }}"
     spec[places.lines(f"{{{{- if {given} }}}}\n{line}\n{{{{- end }}}}")] = None
     container["env"] = _environment(places, container["env"])
-    container["ports"] += _only_if(places, ".Values.keda.enabled", {"name": "keda", "containerPort": 9090})
     extra = "{{- with .Values.operator.%s }}\n{{- toYaml . | nindent INDENT }}\n{{- end }}"
     container["volumeMounts"] = [
         part
@@ -195,7 +193,6 @@ def _environment(places: TemplatePlaces, given: list[Object]) -> list[Any]:
         {"name": "WATCH_NAMESPACES", "value": places.value('join "," .Values.watchNamespaces | quote')},
         places.lines("{{- end }}"),
     ]
-    entries += _only_if(places, ".Values.keda.enabled", {"name": "RLJOB_KEDA_ADDRESS", "value": "[::]:9090"})
     taints = places.value('join "," .Values.nodeNotices.taints | quote')
     entries += _only_if(
         places, ".Values.nodeNotices.enabled", {"name": "RLJOB_NOTICE_TAINTS", "value": taints}
@@ -262,17 +259,6 @@ def _operator_policy(places: TemplatePlaces, manifest: Object) -> None:
         places.lines("{{- end }}"),
         *rest,
     ]
-    scaler = {
-        "from": [
-            {
-                "namespaceSelector": {
-                    "matchLabels": {"kubernetes.io/metadata.name": places.value(".Values.keda.namespace")}
-                }
-            }
-        ],
-        "ports": [{"protocol": "TCP", "port": 9090}],
-    }
-    manifest["spec"]["ingress"] += _only_if(places, ".Values.keda.enabled", scaler)
 
 
 _CHANGES = {
