@@ -96,7 +96,7 @@ search: $(VENV)/.installed  ## every interleaving of small jobs, the largest: th
 	@$(BIN)/python -m pytest tests/search tests/sim -n auto $(ARGS)
 
 soak: $(VENV)/.installed  ## simulate as many whole jobs as SEEDS says (20,000), or the one of SEED again; SITES=1: over several sites, EPISODES=1: with an environment
-	@PYTHONPATH=tests/core:tests/sim $(BIN)/python tests/sim/simulation.py $(if $(SITES),sites) $(if $(EPISODES),episodes) $(or $(SEED),0 $(or $(SEEDS),20000))
+	@PYTHONPATH=.:tests/core:tests/sim $(BIN)/python tests/sim/simulation.py $(if $(SITES),sites) $(if $(EPISODES),episodes) $(or $(SEED),0 $(or $(SEEDS),20000))
 
 faults: $(VENV)/.installed  ## kill and freeze real processes, at boundaries of a step and at random
 	@$(BIN)/python -m pytest tests/faults $(ARGS)
