@@ -30,6 +30,7 @@ from torch import Tensor
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import JobFailed, NotFinite
+from rljob_core.failures import Reason
 from rljob_core.messages import StepStats
 from rljob_core.ports import TrainingSample
 from rljob_runtime.model.lora import without_adapters
@@ -296,7 +297,8 @@ def explain_out_of_memory(*, sequences: int, tokens: int, step: int) -> Iterator
         raise JobFailed(
             f"step {step}: out of memory in the forward and backward of {sequences} sequences, {tokens} tokens, of a "
             "micro-batch: lower spec.trainer.options.forwardTokens or spec.trainer.microBatchTokens, or set "
-            f"spec.trainer.options.activationCheckpointing: true ({_first_line(error)})"
+            f"spec.trainer.options.activationCheckpointing: true ({_first_line(error)})",
+            Reason.OUT_OF_MEMORY,
         ) from error
 
 
