@@ -24,19 +24,18 @@ help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 # The demo needs a part of the packages; where all of them are installed, nothing is installed for it.
-$(VENV)/.demo: requirements/bootstrap.txt requirements/demo.txt pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "setting up $(VENV) for the demo (once; 5 GB where torch comes with CUDA, as PyPI's does on Linux)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
-	@$(BIN)/uv pip install --compile-bytecode --no-deps --require-hashes -r requirements/demo.txt
-	@$(BIN)/uv pip install --quiet --no-deps -e .
-	@touch $@
+$(VENV)/.demo: PACKAGES = requirements/demo.txt
+$(VENV)/.demo: SIZE = for the demo (once; 5 GB where torch comes with CUDA, as PyPI's does on Linux)
+$(VENV)/.installed: PACKAGES = requirements/dev.txt
+$(VENV)/.installed: SIZE = (once; about 8 GB of packages)
+$(VENV)/.demo: requirements/demo.txt
+$(VENV)/.installed: requirements/dev.txt
 
-$(VENV)/.installed: requirements/bootstrap.txt requirements/dev.txt pyproject.toml
+$(VENV)/.demo $(VENV)/.installed: requirements/bootstrap.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "setting up $(VENV) (once; about 8 GB of packages)"
+	@echo "setting up $(VENV) $(SIZE)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
-	@$(BIN)/uv pip install --compile-bytecode --no-deps --require-hashes -r requirements/dev.txt
+	@$(BIN)/uv pip install --compile-bytecode --no-deps --require-hashes -r $(PACKAGES)
 	@$(BIN)/uv pip install --quiet --no-deps -e .
 	@touch $@
 
@@ -96,7 +95,7 @@ search: $(VENV)/.installed  ## every interleaving of small jobs, the largest: th
 	@$(BIN)/python -m pytest tests/search tests/sim -n auto $(ARGS)
 
 soak: $(VENV)/.installed  ## simulate as many whole jobs as SEEDS says (20,000), or the one of SEED again; SITES=1: over several sites, EPISODES=1: with an environment
-	@PYTHONPATH=tests/core:tests/sim $(BIN)/python tests/sim/simulation.py $(if $(SITES),sites) $(if $(EPISODES),episodes) $(or $(SEED),0 $(or $(SEEDS),20000))
+	@PYTHONPATH=.:tests/core:tests/sim $(BIN)/python tests/sim/simulation.py $(if $(SITES),sites) $(if $(EPISODES),episodes) $(or $(SEED),0 $(or $(SEEDS),20000))
 
 faults: $(VENV)/.installed  ## kill and freeze real processes, at boundaries of a step and at random
 	@$(BIN)/python -m pytest tests/faults $(ARGS)

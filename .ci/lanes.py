@@ -299,7 +299,8 @@ class Lanes:
             return
         for suite in failed:
             passed = [
-                self._passes_again(suite, test, failures[suite.name]) for test in _tests(failures[suite.name])
+                self._passes_again(suite, test, failures[suite.name])
+                for test in _names_of_tests(failures[suite.name])
             ]
             if all(passed):
                 suite.result = "passed again"
@@ -377,7 +378,7 @@ class Lanes:
         return f"[{minutes:3}:{seconds:02}]"
 
 
-def _tests(failures: Sequence[Mapping[str, Any]]) -> list[str]:
+def _names_of_tests(failures: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(failure["test"] for failure in failures))
 
 

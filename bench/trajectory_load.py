@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 import psutil
+from tests.memory.weights import MemoryTransport
 
 from bench.load import LoadShape, MadeUpTrainer, config_of
 from rljob_core.messages import (
@@ -32,7 +33,6 @@ from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.roles.coordinator import Coordinator
-from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 
 PROMPT, RESPONSE = 16, 48

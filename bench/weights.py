@@ -32,6 +32,7 @@ import numpy as np
 import torch
 from e2e.harness.link import Link
 from e2e.harness.nats_server import EmbeddedServer
+from tests.memory.weights import MemoryTransport
 
 from bench.jobs import EXAMPLE, run_job
 from rljob_core.ports import WeightManifest
@@ -39,7 +40,6 @@ from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.model.tensor_bytes import bytes_of
 from rljob_runtime.weights.create import open_store
 from rljob_runtime.weights.delta import VersionBytes, delta_entries, whole_entries
-from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 
 Tensors = Mapping[str, torch.Tensor]

@@ -28,7 +28,7 @@ NATS_CLUSTER = MANIFESTS / "overlays" / "nats-cluster"
 EXAMPLES = MANIFESTS / "examples"
 SYSTEM = "rljob-system"
 _USER = 1000
-_COMPONENTS = ("keda", "node-notices")  # with which the operator does what it does without them, and more
+_COMPONENTS = ("node-notices",)  # with which the operator does what it does without them, and more
 
 
 @contextmanager

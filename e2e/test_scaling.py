@@ -1,8 +1,8 @@
 """Autoscalers set a pool's engines, and spot machines go away, on real nodes.
 
 Kubernetes' own HorizontalPodAutoscaler scales a pool by what the operator has decided, which a metrics API takes from
-the operator's Prometheus metrics, or from its answers to KEDA's protocol. KEDA itself is not installed: the test starts
-the first engine and makes the HorizontalPodAutoscaler as KEDA does.
+the operator's Prometheus metrics. KEDA itself is not installed: the test starts the first engine and makes the
+HorizontalPodAutoscaler as KEDA does.
 
 Engines and trainers sleep where they would compute.
 """
@@ -20,10 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 from tests.operator_.external_metrics import GROUP, ExternalMetrics
-from tests.operator_.keda_client import Keda
 
 from e2e.conftest import AnyCluster
 from e2e.harness.cluster import Cluster
@@ -103,22 +101,20 @@ def metrics(own_cluster: Cluster) -> Iterator[ExternalMetrics]:
         kubectl("delete", "--filename=-", input_text="\n---\n".join(map(json.dumps, manifests)))
 
 
-def address_of_operator(kubectl: Kubectl) -> str:
-    pods = "--selector=app.kubernetes.io/name=rljob-operator"
-    return kubectl.within(SYSTEM)("get", "pods", pods, "--output=jsonpath={.items[0].status.podIP}")
-
-
-def prometheus_metric(job: Job) -> Callable[[str], float]:
-    """What an adapter from Prometheus to the metrics API serves; the operator's pod is scraped whenever one asks."""
+def wanted_metric(job: Job) -> Callable[[str], float]:
+    """The operator's Prometheus metric of a job's pool, read from its Service as KEDA does."""
     pattern = rf'^rljob_pool_wanted_replicas{{namespace="{job.kubectl.namespace}",.*}} (\S+)$'
+    service = job.kubectl.within(SYSTEM).json("get", "service", "rljob-operator")["spec"]
+    url = f"http://{service['clusterIP']}:{service['ports'][0]['port']}/metrics"
 
-    def scrape(_: str) -> float:
-        url = f"http://{address_of_operator(job.kubectl)}:8080/metrics"
+    def read(_: str) -> float:
         with urllib.request.urlopen(url, timeout=30) as answer:
-            (found,) = re.findall(pattern, answer.read().decode(), re.MULTILINE)
-        return float(found)
+            found = re.search(pattern, answer.read().decode(), re.MULTILINE)
+        if found is None:
+            raise LookupError("nothing is decided about the pool")
+        return float(found[1])
 
-    return scrape
+    return read
 
 
 def autoscaler(job: Job, metric: dict[str, Any]) -> dict[str, Any]:
@@ -157,39 +153,26 @@ def follows(job: Job, metric: dict[str, Any], *, least: int) -> None:
     end_well(job)
 
 
-def test_kubernetes_own_autoscaler_follows_the_operator(
+def test_an_autoscaler_starts_the_first_engine_and_sets_their_number(
     jobs: tuple[Kubectl, Path], metrics: ExternalMetrics
 ) -> None:
     job = Job(jobs[0], "scaled")
-    job.kubectl.apply(scaled_job("scaled", [pool("cpu", "External", 1, 4)], trained_per_second=470))
+    job.kubectl.apply(scaled_job("scaled", [pool("cpu", "External", 0, 4)], trained_per_second=470))
+    metric = wanted_metric(job)
+
+    def active() -> bool:
+        with suppress(LookupError):  # nothing is decided yet
+            return metric("") > 0
+        return False
+
+    job.until(active, seconds=400)
+    assert not job.pods("rollout")
+    job.kubectl("scale", "rolloutpool/scaled-rollout-cpu", "--replicas=1")  # as KEDA does with what is active
     job.advances(1)
-    metrics.source = prometheus_metric(job)
+    metrics.source = metric
     target = {"type": "AverageValue", "averageValue": "1"}
     external = {"metric": {"name": "rljob_pool_wanted_replicas"}, "target": target}
-    follows(job, {"type": "External", "external": external}, least=1)
-
-
-def test_keda_s_protocol_starts_the_first_engine_and_sets_their_number(
-    jobs: tuple[Kubectl, Path], metrics: ExternalMetrics, tmp_path: Path
-) -> None:
-    job = Job(jobs[0], "keda")
-    job.kubectl.apply(scaled_job("keda", [pool("cpu", "External", 0, 4)], trained_per_second=470))
-    service = job.kubectl.within(SYSTEM).json("get", "service", "rljob-external-scaler")["spec"]
-    address = f"{service['clusterIP']}:{service['ports'][0]['port']}"
-    name = "keda-rollout-cpu"
-    with Keda(tmp_path, address, job.kubectl.namespace, "any", rolloutPool=name) as keda:
-
-        def active() -> bool:
-            with suppress(grpc.RpcError):  # nothing is decided yet
-                return bool(keda.is_active())
-            return False
-
-        job.until(active, seconds=400)
-        assert not job.pods("rollout")
-        job.kubectl("scale", f"rolloutpool/{name}", "--replicas=1")  # as KEDA does with what is active
-        job.advances(1)
-        metrics.source = keda.metric
-        follows(job, keda.spec(), least=0)
+    follows(job, {"type": "External", "external": external}, least=0)
 
 
 # ------------------------------------------------------------------------------- spot machines

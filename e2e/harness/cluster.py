@@ -15,8 +15,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from e2e.harness.binaries import CONTROL_PLANE, CONTROLLERS, NODE, Binaries, built
 from e2e.harness.cache import cache_folder
@@ -29,6 +27,7 @@ from e2e.harness.network import MAX_NODES, Network
 from e2e.harness.node import Node, NodeSpec, status_patch
 from e2e.harness.node_files import cni_programs
 from e2e.harness.ports import http_ok
+from e2e.harness.started import Started
 from e2e.harness.sweeper import Sweeper
 
 _TOOLS = ("containerd", "ctr", "runc", "iptables", "conntrack", "ip", "nsenter", "unshare", "mount")
@@ -36,7 +35,7 @@ _HIDDEN = ("/run", "/var/lib", "/var/log")  # of this machine, on the nodes
 _DNS_ROLE = "rljob-e2e-dns"
 
 
-class Cluster:
+class Cluster(Started):
     """One cluster; `start` and `stop` it, or use it as a context manager.
 
     Args:
@@ -159,15 +158,6 @@ class Cluster:
         if self._sweeper is not None:
             self._sweeper.sweep()
             self._sweeper = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _start_dns(self, program: Path) -> None:
         """CoreDNS beside the switch, where no node's end can take it away."""

@@ -17,8 +17,6 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from e2e.harness.binaries import CONTROL_PLANE, CONTROLLERS, Binaries, find
 from e2e.harness.certificates import Authority
@@ -26,13 +24,14 @@ from e2e.harness.daemon import Daemon
 from e2e.harness.errors import ClusterError
 from e2e.harness.kubectl import Kubectl
 from e2e.harness.ports import free_ports, http_ok, listens
+from e2e.harness.started import Started
 
 _READY_SECONDS = 180.0  # a cold disk, and other tests on the same two cores
 _TRIES = 3  # a port that was free may be another's a moment later
 _ADMINISTRATORS = "system:masters"
 
 
-class ControlPlane:
+class ControlPlane(Started):
     """One control plane; `start` and `stop` it, or use it as a context manager.
 
     Args:
@@ -97,15 +96,6 @@ class ControlPlane:
         self._api_server = self._etcd = None
         self._controllers = []
         shutil.rmtree(self.folder / "etcd", ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def daemons(self) -> Mapping[str, Daemon]:

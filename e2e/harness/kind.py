@@ -11,15 +11,14 @@ import subprocess
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from e2e.harness.errors import ClusterError
 from e2e.harness.kubectl import Kubectl
 from e2e.harness.node import NodeSpec
+from e2e.harness.started import Started
 
 
-class KindCluster:
+class KindCluster(Started):
     """A control plane and one worker per node that is asked for; kind names them, so go by their zones.
 
     Args:
@@ -72,15 +71,6 @@ class KindCluster:
     def stop(self) -> None:
         """Delete the cluster."""
         self._kind("delete", "cluster", f"--kubeconfig={self.kubeconfig}")
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _settings(self) -> dict[str, object]:
         mounts = [{"hostPath": str(path), "containerPath": str(path)} for path in self._shared]

@@ -12,8 +12,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from ruamel.yaml import YAML
 
@@ -22,6 +21,7 @@ from e2e.harness.control_plane import ControlPlane
 from e2e.harness.daemon import Daemon
 from e2e.harness.go_modules import KUEUE
 from e2e.harness.ports import free_ports, http_ok
+from e2e.harness.started import Started
 
 _READY_SECONDS = 180.0
 _NAMESPACE, _SECRET = "kueue-system", "kueue-webhook-server-cert"
@@ -29,7 +29,7 @@ _CONVERTED = ("clusterqueues", "cohorts", "localqueues", "multikueueclusters", "
 """Kinds of which Kueue writes its certificate into the CRD. All versions that are stored are the newest one."""
 
 
-class Kueue:
+class Kueue(Started):
     """Kueue on one control plane.
 
     Args:
@@ -105,19 +105,6 @@ class Kueue:
     def stop(self, *, kill: bool = False) -> None:
         """End Kueue; its objects stay."""
         self._daemon.stop(kill=kill)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def _objects() -> list[dict[str, Any]]:

@@ -9,12 +9,11 @@ For what needs thousands of pods and none of their work. `kwok-stages.yaml` says
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from e2e.harness.control_plane import ControlPlane
 from e2e.harness.daemon import Daemon
 from e2e.harness.ports import free_ports, http_ok
+from e2e.harness.started import Started
 
 _STAGES = Path(__file__).with_name("kwok-stages.yaml")
 _READY_SECONDS = 180.0
@@ -22,7 +21,7 @@ _LABEL = "rljob.dev/pretend"
 _POD_ADDRESSES = "10.128.0.1/9"  # KWOK's own default has room for 250 pods
 
 
-class PretendNodes:
+class PretendNodes(Started):
     """Nodes of one control plane; `make kube` does not build KWOK, `build([KWOK])` does.
 
     Args:
@@ -79,16 +78,3 @@ class PretendNodes:
     @property
     def pid(self) -> int:
         return self._daemon.pid
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()

@@ -16,7 +16,7 @@ import signal
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import kopf
 
@@ -37,9 +37,6 @@ from rljob_operator.reconcile.site_controller import SiteController
 from rljob_operator.settings import Settings
 from rljob_operator.standby import Standby
 from rljob_operator.telemetry import OperatorMetrics, Probes
-
-if TYPE_CHECKING:
-    from rljob_operator.keda.server import ExternalScaler
 
 log = logging.getLogger(__name__)
 
@@ -89,19 +86,14 @@ async def operate(settings: Settings, *, stop: asyncio.Event, ready: asyncio.Eve
         telemetry, stalled=controller.stalled, ready=running.is_set, refresh=controller.refresh_metrics
     )
     tasks: list[asyncio.Task[None]] = []
-    scaler = _external_scaler(controller) if settings.keda_address else None
 
     async def started() -> None:
         tasks.extend(asyncio.create_task(work()) for work in (connection.run, controller.run, standby.renew))
         port = await probes.start(settings.probe_host, settings.probe_port)
-        if scaler is not None:
-            log.info("external scaler of KEDA on port %d", await scaler.start(settings.keda_address))
         log.info("probes and metrics on port %d", port)
 
     async def ended() -> None:
         await _cancelled(tasks)
-        if scaler is not None:
-            await scaler.stop()
         await probes.stop()
         await api.close()
         await standby.close()
@@ -200,12 +192,6 @@ async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
         for task in pending:
             task.cancel()
         _, pending = await asyncio.wait(pending, timeout=_CANCEL_AGAIN_SECONDS)
-
-
-def _external_scaler(controller: Controller) -> ExternalScaler:
-    from rljob_operator.keda.server import ExternalScaler  # loads gRPC, which takes memory
-
-    return ExternalScaler(controller.wanted.for_autoscaler)
 
 
 class _JsonFormatter(logging.Formatter):

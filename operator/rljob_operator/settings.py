@@ -51,7 +51,6 @@ class Settings:
         nats_namespace_bytes: that those of all jobs of a namespace may take; None for a share of the servers.
         probe_host: address on which the probes are served.
         probe_port: port of `/healthz`, `/readyz` and `/metrics`; 0 for any free port.
-        keda_address: `host:port` on which KEDA's external-scaler protocol is served; empty if it is not.
         workers: number of jobs that are reconciled at once.
         lease: name of the Lease whose holder works while other processes stand by; empty if there are no others.
         pod: name of this process's pod; empty outside a cluster.
@@ -71,7 +70,6 @@ class Settings:
     nats_namespace_bytes: int | None = None
     probe_host: str = "0.0.0.0"  # noqa: S104 kubelet asks from outside the pod
     probe_port: int = 8080
-    keda_address: str = ""
     workers: int = 8
     lease: str = ""
     pod: str = ""
@@ -152,7 +150,6 @@ class Settings:
             or None,
             probe_host=environment.get("RLJOB_PROBE_HOST", "0.0.0.0"),  # noqa: S104
             probe_port=number("RLJOB_PROBE_PORT", 8080, least=0, most=65_535),
-            keda_address=_address(environment, "RLJOB_KEDA_ADDRESS"),
             workers=number("RLJOB_WORKERS", 8, least=1, most=1024),
             lease=(lease := _lease(environment)),
             pod=environment.get("POD_NAME", ""),
@@ -211,19 +208,6 @@ def _scraper_namespaces(environment: Mapping[str, str]) -> tuple[str, ...]:
                 name, f"{word!r} is not the name of a namespace: write names, with commas between"
             )
     return found
-
-
-def _address(environment: Mapping[str, str], name: str) -> str:
-    """An address to listen on, as `host:port`; empty if the variable is not set.
-
-    Raises:
-        SpecError: it is no address.
-    """
-    text = environment.get(name, "")
-    host, _, port = text.rpartition(":")
-    if text and not (host and port.isdecimal() and int(port) <= 65_535):
-        raise SpecError(name, f"{text!r} is not an address to listen on: write one, such as [::]:9090")
-    return text
 
 
 def _file(environment: Mapping[str, str], name: str) -> str:

@@ -16,6 +16,7 @@ from e2e.harness.nats_server import EmbeddedServer
 from evidence_builder import Entry, job
 from evidence_files import IDENTITY, SPEC, UID, payload, publish, streams, write_run
 from invocation import children
+from tests.memory.store import MemoryServer, MemoryStore
 from typer.testing import CliRunner, Result
 
 from rljob_cli.audit import audit as check
@@ -34,7 +35,6 @@ from rljob_core.records import (
     Writer,
 )
 from rljob_runtime.messaging import ledger
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 

@@ -12,7 +12,7 @@ import pytest
 from example_job import write_job
 from invocation import refused, rljob
 
-from rljob_cli.job_checks.devices import has_gpu
+from rljob_cli.job_checks.job import has_gpu
 
 ONES = {"source": "jsonl", "dataset": "rows.jsonl", "promptTemplate": "{{ question }}"}
 

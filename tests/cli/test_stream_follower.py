@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from example_job import write_job
 from rich.console import Console
+from tests.memory.store import MemoryServer, MemoryStore
 from tests.waiting import within
 
 from rljob_cli.manifest.load import load_job
@@ -21,7 +22,6 @@ from rljob_cli.run.stream_follower import StreamFollower
 from rljob_core.actions import PublishMetrics
 from rljob_core.messages import StepMetrics
 from rljob_runtime.messaging.announce import publish_metrics
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 
 COMMIT = StepMetrics(1, 1, 1.0, reward_mean=0.5, epoch=1)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from cut_files import cut_messages, cut_removals, damage_descriptions, damage_states, stream_folder
 from e2e.harness.nats_server import EmbeddedServer
+from tests.memory.store import MemoryServer, MemoryStore
 
 from rljob_core.ports import Channel, MessageStore
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.nats.store import NatsStore
 
 SIGNALS = "signals"

@@ -20,6 +20,7 @@ from e2e.harness.nats_server import EmbeddedServer
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.memory.weights import MemoryTransport
 
 from rljob_core.errors import JobFailed, ProtocolViolation, WeightsMissing, WeightsRejected
 from rljob_core.ports import WeightManifest
@@ -28,7 +29,6 @@ from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.weights import files as weights_files
 from rljob_runtime.weights.files import FolderTransport
 from rljob_runtime.weights.format import signed
-from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.message_writer import MessageWriter
 from rljob_runtime.weights.nats import MessageTransport
 from rljob_runtime.weights.objects import ObjectTransport

@@ -18,7 +18,7 @@ from rljob_core.actions import (
 from rljob_core.lengths import Estimate, tokens_to_come
 from rljob_core.messages import RELEASED, EngineProfile, GenerationEnded, Release
 from rljob_core.planner.balancing import MOST_MOVES
-from rljob_core.planner.moves import PATIENCE_HEARTBEATS
+from rljob_core.planner.migrations import PATIENCE_HEARTBEATS
 from rljob_core.records import Inherited, SiblingReset
 from rljob_core.trajectory import VersionSpan
 
@@ -134,7 +134,7 @@ def test_a_slot_is_kept_for_a_while_only() -> None:
         job.runs(2560)
         job.engine("fast.x", profile=FAST)
     assert fast.expected == 1
-    job.planner.context.moves.counts[STRAGGLER] = MOST_MOVES
+    job.planner.context.migrations.counts[STRAGGLER] = MOST_MOVES
     job.see(OwnHeartbeat())
     assert fast.expected == 0
 

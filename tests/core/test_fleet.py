@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from rljob_core.messages import EngineProfile
 from rljob_core.planner.engine_choice import EngineView, choose
-from rljob_core.planner.engine_queue import EngineQueue
-from rljob_core.planner.fleet_load import FleetLoad
-from rljob_core.planner.liveness import Liveness
+from rljob_core.planner.liveness import FleetLoad, Liveness
+from rljob_core.planner.site_queues import EngineQueue
 
 PROFILES = st.sampled_from(
     [

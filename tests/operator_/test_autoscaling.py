@@ -1,6 +1,6 @@
 """Kubernetes' own HorizontalPodAutoscaler scales a pool by a figure from outside, and nobody gets in its way.
 
-The figure may be what the operator itself has decided, by its Prometheus metric or by KEDA's protocol.
+The figure may be what the operator itself has decided, by its Prometheus metric.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import grpc
 import pytest
 from api_proxy import ApiProxy
 from e2e.harness.control_plane import ControlPlane
 from e2e.harness.nats_server import EmbeddedServer
 from external_metrics import GROUP, ExternalMetrics
-from keda_client import Keda
 from operators import Namespace, Object, Operator, children_of, manifest
 from own_control_plane import own_control_plane
 from reporting_coordinator import coordinator
@@ -241,47 +239,3 @@ async def test_a_pool_follows_the_operator_s_decision_by_its_prometheus_metric(
         metrics.source = None
     watched("delete", "rljob", "sums")
     until(lambda: line not in operator.metrics())
-
-
-async def test_a_pool_follows_the_operator_s_decision_by_keda_s_protocol(
-    proxy: ApiProxy,
-    watched: Namespace,
-    metrics: ExternalMetrics,
-    nats_server: EmbeddedServer,
-    tmp_path: Path,
-) -> None:
-    log = tmp_path / "operator.log"
-    listening = {"RLJOB_KEDA_ADDRESS": "127.0.0.1:0"}
-    with Operator(proxy.kubeconfig, nats_server.url, watched.name, log, **listening) as operator:
-        said = re.search(r"external scaler of KEDA on port (\d+)", log.read_text())
-        assert said is not None
-        with Keda(tmp_path, f"127.0.0.1:{said[1]}", watched.name, "sums", rolloutPool=POOL) as keda:
-            until(lambda: f"there is no RolloutPool {watched.name}/{POOL}" in refusal(keda))
-            with pytest.raises(grpc.RpcError, match=f"there is no RolloutPool {watched.name}/{POOL}"):
-                keda.is_active()
-            watched.apply(manifest(steps=100_000, rollout=DECIDED))
-            until(lambda: wanted(watched) == 1)
-            until(lambda: replicas(watched) == 0)
-            assert keda.is_active()
-            assert keda.next_activity()
-            watched("scale", "rolloutpool", POOL, "--replicas=1")  # as KEDA does with what is active
-            metrics.source = keda.metric
-            try:
-                await follows(watched, nats_server.url, keda.spec())
-            finally:
-                metrics.source = None
-            # The operator scales it now: KEDA is told so, and sets nothing.
-            scaling = {"policy": "Internal", "maxReplicas": 9}
-            pool = {"name": "cpu", "costPerHour": "1", "scaling": scaling}
-            watched.patch("rljob", "sums", {"spec": {"rollout": {"pools": [pool]}}})
-            until(lambda: "the operator scales it" in refusal(keda))
-        assert operator.status("healthz") == 200
-
-
-def refusal(keda: Keda) -> str:
-    """Why KEDA gets no figure; empty if it gets one."""
-    try:
-        keda.metric("s0-replicas")
-    except grpc.RpcError as error:
-        return str(error)
-    return ""

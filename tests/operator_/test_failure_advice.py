@@ -59,7 +59,7 @@ async def failed(
             RAISED,
             (
                 "your reward function",
-                "mend it where the message says",
+                "fix the function that the message names",
                 f"{LOGS},rljob.dev/role=reward {AFTERWARDS}",
             ),
         ),

@@ -39,7 +39,6 @@ SAME: list[tuple[list[str], str, Path, list[str]]] = [
     ([*ELSEWHERE, "nats.authentication=false"], "rljob-system", OVERLAYS / "external-nats", ["open-nats"]),
     (["scope=Namespace", "crds.install=false"], "rl-team", NAMESPACED, []),
     (["monitoring.enabled=true"], "rljob-system", OVERLAYS / "monitoring", []),
-    (["keda.enabled=true"], "rljob-system", OVERLAYS / "keda", []),
     (["kueue.enabled=true"], "rljob-system", MANIFESTS, ["kueue"]),
     (["sites.enabled=true"], "rljob-system", MANIFESTS, ["sites"]),
     (["nodeNotices.enabled=true"], "rljob-system", MANIFESTS, ["node-notices"]),

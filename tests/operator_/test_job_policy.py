@@ -28,8 +28,8 @@ from rljob_operator.cluster.kube.api import KubeApi
 from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.login import KubeLogin
 from rljob_operator.crd.definitions import crds as definitions
-from rljob_operator.decisions.job_names import POD_TEMPLATE, SPEC
 from rljob_operator.decisions.job_rules import CONFIG_MAP, JobRules, RulesMode
+from rljob_operator.decisions.named_by_jobs import POD_TEMPLATE, SPEC
 from rljob_operator.decisions.named_fields import (
     Fields,
     Items,
@@ -74,7 +74,9 @@ def test_the_table_says_of_every_field_of_the_api_whether_it_names_something() -
     (version,) = definitions()["rljobs.yaml"]["spec"]["versions"]
     fields = list(named_fields(version["schema"]["openAPIV3Schema"]["properties"]["spec"]))
     assert len(fields) > 30
-    assert [".".join(path) for path in fields if not listed(path)] == [], "add it to decisions/job_names.py"
+    assert [".".join(path) for path in fields if not listed(path)] == [], (
+        "add it to decisions/named_by_jobs.py"
+    )
 
 
 def test_a_new_field_would_be_noticed() -> None:

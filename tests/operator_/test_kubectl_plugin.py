@@ -17,8 +17,8 @@ from rljob_cli.kubectl.cluster import ClusterChoice, UserCluster
 from rljob_cli.kubectl.commands import app
 from rljob_cli.kubectl.job_patch import patch_job
 from rljob_cli.kubectl.mirror import mirrored
-from rljob_cli.kubectl.notes import Notes
 from rljob_cli.kubectl.refusals import ClusterRefused
+from rljob_cli.kubectl.stream_commands import Notes
 from rljob_cli.kubectl.viewer import JobViewer
 
 

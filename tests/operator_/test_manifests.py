@@ -14,19 +14,21 @@ from e2e.harness.control_plane import ControlPlane
 from e2e.harness.kubectl import Kubectl
 from installation import CHECKOUT, MANIFESTS, NAMESPACED, Asked, Object, installed, moved, of_kind, rendered
 from operators import Namespace, manifest
+from prometheus_client import generate_latest
 from ruamel.yaml import YAML
 from tests.waiting import until
 
+from rljob_operator.cluster.port import Ref
 from rljob_operator.nats import accounts as nats_accounts
 from rljob_operator.reconcile.leader_election import LEADER_LABEL
 from rljob_operator.settings import Settings
+from rljob_operator.telemetry import OperatorMetrics
 from rljob_runtime.messaging.nats.server import MAX_PENDING, binary
 
 pytestmark = [pytest.mark.smoke, pytest.mark.kube, pytest.mark.xdist_group("manifests")]
 
 EXTERNAL = MANIFESTS / "overlays/external-nats"
 CLUSTER = MANIFESTS / "overlays/nats-cluster"
-KEDA = MANIFESTS / "overlays/keda"
 ROLES = ("Role", "ClusterRole")
 WORKLOADS = ("Deployment", "StatefulSet", "Job")
 
@@ -54,7 +56,6 @@ def every(kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         "external-nats": EXTERNAL,
         "open-nats": opened,
         "nats-cluster": CLUSTER,
-        "keda": KEDA,
         "node-notices": moved(
             MANIFESTS, "rljob-system", folder / "notices", components=[component("node-notices", folder)]
         ),
@@ -104,7 +105,7 @@ def test_applied_again_nothing_changes(kubectl: Kubectl) -> None:
     kubectl("apply", "--kustomize", str(MANIFESTS), "--server-side", "--force-conflicts", "--dry-run=server")
 
 
-@pytest.mark.parametrize("folder", [MANIFESTS, EXTERNAL, KEDA], ids=["base", "external-nats", "keda"])
+@pytest.mark.parametrize("folder", [MANIFESTS, EXTERNAL], ids=["base", "external-nats"])
 def test_it_is_valid_as_strictly_as_can_be(kubectl: Kubectl, folder: Path) -> None:
     arguments = ["--kustomize", str(folder), "--dry-run=server", "--validate=strict"]
     assert "Warning" not in kubectl("apply", *arguments)
@@ -323,35 +324,22 @@ def test_only_the_clients_port_of_nats_is_reached_and_only_by_ours(every: dict[s
     assert "egress" not in policy
 
 
-def test_keda_reaches_the_operator(every: dict[str, list[Object]]) -> None:
-    objects = every["keda"]
-    host, _, number = environment(objects)["RLJOB_KEDA_ADDRESS"].rpartition(":")
-    assert host == "[::]", "in clusters without IPv4, pods have no other addresses"
-    port = int(number)
-    assert "RLJOB_KEDA_ADDRESS" not in environment(every["base"])
-    service = one(objects, "Service", "rljob-external-scaler")
-    operator = one(objects, "Deployment", "rljob-operator")
+def test_keda_reads_the_metrics_of_the_process_that_works(every: dict[str, list[Object]]) -> None:
+    service = one(every["base"], "Service", "rljob-operator")
+    operator = one(every["base"], "Deployment", "rljob-operator")
     labels = operator["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"] == {**labels, LEADER_LABEL: "true"}
     (target,) = service["spec"]["ports"]
     listening = {p["name"]: p["containerPort"] for p in pod_of(operator)["containers"][0]["ports"]}
-    assert (target["port"], listening[target["targetPort"]]) == (port, port)
-    before, after = (
-        one(every[name], "NetworkPolicy", "rljob-operator")["spec"]["ingress"] for name in ("base", "keda")
-    )
-    (added,) = after[len(before) :]
-    assert added["ports"] == [{"protocol": "TCP", "port": port}]
-    assert [*added["from"][0]] == ["namespaceSelector"]
-    scaled = YAML(typ="safe").load(KEDA / "scaled-object.yaml")
-    (trigger,) = scaled["spec"]["triggers"]
-    metadata = service["metadata"]
-    assert trigger["metadata"] == {
-        "scalerAddress": f"{metadata['name']}.{metadata['namespace']}:{port}",
-        "rolloutPool": scaled["spec"]["scaleTargetRef"]["name"],
-    }
+    assert listening[target["targetPort"]] == target["port"]
     page = (CHECKOUT / "docs/autoscaling.md").read_text()
-    shown = (KEDA / "scaled-object.yaml").read_text().partition("apiVersion")[2]
-    assert shown in page
+    (shown,) = re.findall(r"```yaml\n(apiVersion: keda.*?)```", page, re.DOTALL)
+    (trigger,) = YAML(typ="safe").load(shown)["spec"]["triggers"]
+    at = service["metadata"]
+    assert trigger["metadata"]["url"] == f"http://{at['name']}.{at['namespace']}:{target['port']}/metrics"
+    metrics = OperatorMetrics()
+    metrics.set_wanted([(Ref("RolloutPool", "team", "chain-sum-rollout-local"), 3)])
+    assert f"{trigger['metadata']['valueLocation']} 3.0" in generate_latest(metrics.registry).decode()
 
 
 def test_the_operator_watches_nodes_where_it_is_to_and_needs_no_more_for_it(

@@ -76,9 +76,6 @@ def test_storage_is_a_folder_for_each_purpose(storage: str) -> None:
         ("RLJOB_NOTICE_TAINTS", "", "notice_taints", ()),
         ("RLJOB_PROBE_PORT", "0", "probe_port", 0),
         ("RLJOB_PROBE_HOST", "127.0.0.1", "probe_host", "127.0.0.1"),
-        ("RLJOB_KEDA_ADDRESS", "127.0.0.1:0", "keda_address", "127.0.0.1:0"),
-        ("RLJOB_KEDA_ADDRESS", "[::]:9090", "keda_address", "[::]:9090"),
-        ("RLJOB_KEDA_ADDRESS", "", "keda_address", ""),
         ("RLJOB_WORKERS", "3", "workers", 3),
         ("RLJOB_LOG_LEVEL", "DEBUG", "log_level", "DEBUG"),
         ("RLJOB_LOG_FORMAT", "text", "log_format", "text"),
@@ -121,8 +118,6 @@ def test_what_a_variable_sets(variable: str, value: str, attribute: str, read: A
         ({**URL, "RLJOB_SITE": "East"}, "RLJOB_SITE", "is not the name of a Site"),
         ({**URL, "RLJOB_PROBE_PORT": ""}, "RLJOB_PROBE_PORT", "is not a number"),
         ({**URL, "RLJOB_PROBE_PORT": "70000"}, "RLJOB_PROBE_PORT", "at most 65535"),
-        ({**URL, "RLJOB_KEDA_ADDRESS": "9090"}, "RLJOB_KEDA_ADDRESS", "write one, such as [::]:9090"),
-        ({**URL, "RLJOB_KEDA_ADDRESS": "here:99999"}, "RLJOB_KEDA_ADDRESS", "is not an address"),
         ({**URL, "RLJOB_LOG_LEVEL": "LOUD"}, "RLJOB_LOG_LEVEL", "must be one of INFO, DEBUG, WARNING"),
     ],
 )

@@ -89,7 +89,7 @@ def test_a_job_that_failed_in_user_code_continues_once_the_code_is_mended(runs: 
     assert trace in (run.output / "logs" / "job-reward-0.log").read_text()
     assert stated(run.said) == {
         "at fault": "your reward function",
-        "to do": "mend it where the message says",
+        "to do": "fix the function that the message names",
         "log": str(run.output / "logs" / "job-reward-0.log"),
     }
     code.write_text(MISTAKEN.replace("anser", "answer"))

@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.memory.store import MemoryServer, MemoryStore
+
 from rljob_core.config import JobConfig
 from rljob_core.messages import STEP_METRICS, StepMetrics
 from rljob_core.ports import WORK_QUEUES, Channel, Engine, Message, TrainerBackend, WeightStore
 from rljob_core.spec import PipelineSpec, RLJobSpec
 from rljob_runtime.data.prompts import open_prompts
 from rljob_runtime.engines.registry import create_engine
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.model.settings import model_settings
 from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.roles.coordinator import Coordinator

@@ -16,10 +16,10 @@ from typing import TypeVar
 
 from replicas import Replicas
 from sites import SimulatedSite
+from tests.memory.store import MemoryStore
 
 from rljob_core.errors import StoreUnavailable
 from rljob_core.ports import Channel, Delivery, Message, Queue
-from rljob_runtime.messaging.memory.store import MemoryStore
 
 T = TypeVar("T")
 

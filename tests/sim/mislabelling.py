@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from faulty_store import Faults, FaultyStore
 from replicas import Replicas
+from tests.memory.store import MemoryStore
 
 from rljob_core.ports import Channel, Completed
 from rljob_core.trajectory import VersionSpan, group_of
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
-from rljob_runtime.messaging.memory.store import MemoryStore
 from rljob_runtime.messaging.payload_index import SUMMARY_HEADER
 from rljob_runtime.messaging.summaries import PayloadSummary, decode_summaries, encode_summaries
 

@@ -31,6 +31,8 @@ from power import Disk
 from proof import prove
 from replicas import Replicas, ServerFaults, any_server_faults
 from sites import SimulatedSite, SiteFaults, any_site
+from tests.memory.store import MemoryServer, MemoryStore
+from tests.memory.weights import MemoryTransport
 from unlearnable import Unlearnable, UnlearningBackend, any_unlearnable
 from world import job_config
 
@@ -61,7 +63,6 @@ from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
 from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.messaging.ledger import RECORDS, read_batch
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.process.alive import AliveWriter
 from rljob_runtime.rewards.messages import ScoringOutcome
@@ -72,7 +73,6 @@ from rljob_runtime.roles.rollout.pauses_file import PausesFile
 from rljob_runtime.roles.trainer import Trainer
 from rljob_runtime.roles.trainer.consumed_log import FolderConsumedLog
 from rljob_runtime.training.checkpoints import CheckpointStore
-from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 
 LIMIT_SECONDS = 4 * 3600.0

@@ -18,15 +18,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from tests.memory.changes import matches
+from tests.memory.store import MemoryJob, MemoryServer, MemoryStore
+from tests.memory.streams import StoredStream
+from tests.memory.weights import MemoryReader, MemoryTransport
+
 from rljob_core.errors import StoreFull, WeightsMissing
 from rljob_core.messages import SITE_SIGNALS
 from rljob_core.ports import MESSAGE_ID, Channel, Message
-from rljob_runtime.messaging.memory.changes import matches
-from rljob_runtime.messaging.memory.store import MemoryJob, MemoryServer, MemoryStore
-from rljob_runtime.messaging.memory.streams import StoredStream
 from rljob_runtime.messaging.payload_index import PAYLOAD, SUMMARY_HEADER
 from rljob_runtime.messaging.summaries import decode_summaries
-from rljob_runtime.weights.memory import MemoryReader, MemoryTransport
 
 UP, DOWN = "up", "down"
 """To the hub, and from it."""

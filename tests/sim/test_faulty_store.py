@@ -10,11 +10,11 @@ from dataclasses import fields, replace
 
 import pytest
 from faulty_store import Faults, FaultyStore
+from tests.memory.store import MemoryServer, MemoryStore
 from virtual_time import run
 
 from rljob_core.errors import Fenced, StoreUnavailable
 from rljob_core.ports import MESSAGE_ID, Channel, MessageStore
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 
 ALL = Faults(
     delay=0.3, lost_answer=0.05, lost_ack=0.1, lost_batch=0.05, repeat=0.1, disorder=0.3, split=0.3, cut_off=0.01

@@ -10,6 +10,7 @@ import virtual_time
 from faulty_store import Faults
 from proof import prove
 from simulation import Job, Mishaps
+from tests.memory.store import MemoryServer
 from world import job_config
 
 from rljob_core import streams_budget
@@ -19,7 +20,6 @@ from rljob_core.ports import Channel
 from rljob_core.records import SiblingReset
 from rljob_core.streams_budget import payload_bytes, trajectory_stream_bytes
 from rljob_runtime.messaging.ledger import RECORDS, read_batch
-from rljob_runtime.messaging.memory.store import MemoryServer
 
 PROMPT, LONGEST, SIBLINGS = 8000, 200, 2
 BATCH = 4 * SIBLINGS * payload_bytes(prompt_tokens=PROMPT + 16, response_tokens=LONGEST)

@@ -7,11 +7,11 @@ from hostile import Sent, messages, send
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from simulation import simulate
+from tests.memory.store import MemoryStore
 from tests.night import NIGHT
 
 from rljob_core.messages import ENGINE_SIGNALS
 from rljob_core.ports import Channel
-from rljob_runtime.messaging.memory.store import MemoryStore
 
 pytestmark = pytest.mark.computes
 

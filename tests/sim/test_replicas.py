@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 from faulty_store import Faults, FaultyStore
 from replicas import SERVERS, Replicas, ServerFaults
+from tests.memory.store import MemoryServer, MemoryStore
 from virtual_time import run
 
 from rljob_core.errors import StoreUnavailable
 from rljob_core.ports import Channel
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 
 SEEDS = range(40)
 FATES = {"stored without an answer", "stored by the next leader"}

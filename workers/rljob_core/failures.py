@@ -179,8 +179,8 @@ def words_of(message: str) -> str:
 NATS_SERVER = "nats-server"
 """The log of the NATS server, which is no role of the job."""
 
-_REWARD = Advice("your reward function", "mend it where the message says", "reward")
-_ENVIRONMENT = Advice("your environment", "mend it where the message says", "rollout")
+_REWARD = Advice("your reward function", "fix the function that the message names", "reward")
+_ENVIRONMENT = Advice("your environment", "fix the environment as the message says", "rollout")
 _INPUT = Advice("your manifest, or what it names", "correct the field that the message names")
 _SERVER = Advice("the NATS server, or its disk", "start or repair it; its log says why", NATS_SERVER)
 _TRAINING = Advice(

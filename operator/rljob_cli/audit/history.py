@@ -7,14 +7,13 @@ share its errors, and could not find them.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rljob_cli.audit.causes import ENGINE_LOST, Moment
 from rljob_cli.audit.evaluations import unfounded
 from rljob_cli.audit.evidence import LedgerMessage, Violation, damage
 from rljob_cli.audit.ledger_items import Committed, Member, Planned
-from rljob_cli.audit.rollbacks import misguided
 from rljob_cli.audit.spec_changes import unclaimed
 from rljob_cli.audit.training import Training
 from rljob_cli.audit.valid_records import ValidRecords
@@ -274,3 +273,26 @@ class History(Training):
         self._untrained.clear()
         self.causes.step_ended()
         self.finished = None
+
+
+def misguided(
+    record: VersionsRevoked, newest: StepCommitted | None, *, trajectories: int
+) -> Iterator[Violation]:
+    """Say what is wrong with a rollback.
+
+    Args:
+        record: the rollback.
+        newest: the commit of the newest version that it leaves; None if that is the initial model.
+        trajectories: how many the revoked versions had consumed.
+    """
+    name = (f"version {record.version}",)
+    there = (newest.version, newest.key, newest.manifest) if newest is not None else (0, None, "")
+    if (record.version, record.key, record.manifest) != there:
+        text = f"is gone back to as {record.key or 'the initial model'}, but the chain has {there[1]} there"
+        yield Violation(name, text)
+    if record.checkpoint_version is not None and record.checkpoint_version > record.version:
+        text = f"is gone back to with the optimizer state of version {record.checkpoint_version}"
+        yield Violation(name, text)
+    if record.trajectories != trajectories:
+        text = f"{trajectories} trajectories are revoked, not {record.trajectories} as the ledger says"
+        yield Violation(name, text)

@@ -8,9 +8,9 @@ from typing import Any
 
 from rljob_cli.audit.causes import Causes
 from rljob_cli.audit.evidence import Violation
+from rljob_cli.audit.groups import Plan
 from rljob_cli.audit.ledger_items import Committed, Consumed, Member
 from rljob_cli.audit.pipelines import Pipelines
-from rljob_cli.audit.plan import Plan
 from rljob_core.records import BufferOpened, MicroBatchAssigned, StepCommitted, TrainerAttempt
 from rljob_core.trajectory import group_of
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rljob_cli.checkpoints.export import BaseModelOption, CheckpointArgument
 from rljob_cli.exits import exit_codes, name_folder_in_errors, run_async
 
 if TYPE_CHECKING:
@@ -19,12 +20,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    checkpoint: Annotated[
-        Path,
-        typer.Argument(
-            metavar="CHECKPOINT", help="Folder of a run, of a checkpoint, or of a model.", show_default=False
-        ),
-    ],
+    checkpoint: CheckpointArgument,
     *,
     data: Annotated[
         str,
@@ -44,12 +40,7 @@ def evaluate(
         int | None,
         typer.Option(min=1, help="Prompts.", show_default="those of the job's evaluations, or 200"),
     ] = None,
-    base: Annotated[
-        Path | None,
-        typer.Option(
-            help="Base model of adapters, if it is not where the checkpoint says.", show_default=False
-        ),
-    ] = None,
+    base: BaseModelOption = None,
     overrides: Annotated[
         list[str],
         typer.Option(

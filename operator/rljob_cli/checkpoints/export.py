@@ -12,22 +12,23 @@ from rljob_core.errors import SpecError
 
 _DTYPES = ("float32", "bfloat16", "float16")
 
+CheckpointArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CHECKPOINT", help="Folder of a run, of a checkpoint, or of a model.", show_default=False
+    ),
+]
+BaseModelOption = Annotated[
+    Path | None,
+    typer.Option(help="Base model of adapters, if it is not where the checkpoint says.", show_default=False),
+]
+
 
 def export(
-    checkpoint: Annotated[
-        Path,
-        typer.Argument(
-            metavar="CHECKPOINT", help="Folder of a run, of a checkpoint, or of a model.", show_default=False
-        ),
-    ],
+    checkpoint: CheckpointArgument,
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="Folder to create.", show_default=False)],
     *,
-    base: Annotated[
-        Path | None,
-        typer.Option(
-            help="Base model of adapters, if it is not where the checkpoint says.", show_default=False
-        ),
-    ] = None,
+    base: BaseModelOption = None,
     dtype: Annotated[
         str | None,
         typer.Option(help="Store weights as float32, bfloat16 or float16.", show_default="as they are"),

@@ -10,7 +10,7 @@ import typer
 from rljob_cli.yaml_files import write_or_check
 
 HEADER = (
-    "# Generated from rljob_operator/decisions/job_names.py by `rljob job-policy`: change that, then `make crds`.\n"
+    "# Generated from rljob_operator/decisions/named_by_jobs.py by `rljob job-policy`: change that, then `make crds`.\n"
     "# What RLJobs may name is in the ConfigMap rljob-job-rules.\n"
 )
 

@@ -6,9 +6,11 @@ Nothing is left behind (in an object store, an empty object is written and delet
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -195,7 +197,6 @@ def _links(config: JobConfig) -> list[str]:
 
 
 def _engine_devices(config: JobConfig) -> None:
-    from rljob_cli.job_checks.devices import check_device
     from rljob_runtime.engines.registry import check_engine
 
     name = config.spec.rollout.engine.name
@@ -203,7 +204,6 @@ def _engine_devices(config: JobConfig) -> None:
 
 
 def _trainer_device(config: JobConfig) -> None:
-    from rljob_cli.job_checks.devices import check_device
     from rljob_runtime.training.registry import check_backend
 
     check_device(check_backend(config.spec), field="spec.trainer.options")
@@ -282,3 +282,34 @@ def check_pods(job: ResolvedJob, environment: Mapping[str, str]) -> None:
     for manifest in desired(job, Targets(attempt=1, failures=0, pools={})):
         if (template := manifest.get("spec", {}).get("template")) is not None:
             local_pod.check(template, environment)
+
+
+_DEVICES = ("nvidia[0-9]*", "dxg", "kfd")
+"""Files below /dev that drivers of GPUs make: NVIDIA's, that of Windows' Linux, AMD's."""
+_HIDDEN = {"", "-1", "none", "NoDevFiles"}
+"""Values of CUDA_VISIBLE_DEVICES that hide all GPUs from a process."""
+
+
+def has_gpu(devices: Path = Path("/dev"), environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a process of this machine sees a GPU."""
+    if environment.get("CUDA_VISIBLE_DEVICES", "0") in _HIDDEN:
+        return False
+    return any(any(devices.glob(pattern)) for pattern in _DEVICES)
+
+
+def check_device(options: Any, *, field: str) -> None:
+    """Check that the device that options name is there.
+
+    Args:
+        options: an engine's or a backend's own, checked.
+        field: of the manifest that holds them.
+
+    Raises:
+        SpecError: it is a GPU, and there is none.
+    """
+    if getattr(options, "device", None) == "cuda" and not has_gpu():
+        raise SpecError(
+            f"{field}.device",
+            "cuda needs a GPU, and this machine shows none (/dev/nvidia*, CUDA_VISIBLE_DEVICES): write cpu, or run "
+            "the job where there is one",
+        )

@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import typer
 from rich.console import Console
@@ -22,7 +23,40 @@ from rljob_cli.kubectl.options import (
     open_cluster,
     storage_folders,
 )
+from rljob_cli.run.run_progress import RunProgress
 from rljob_cli.samples import command as folder_samples
+from rljob_core.messages import StepMetrics
+from rljob_core.spec import RLJob
+from rljob_operator.cluster.port import Event
+
+
+class Notes:
+    """Prints messages only."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing is left to print."""
+
+    def line(self, line: StepMetrics, progress: RunProgress) -> None:
+        """Print nothing."""
+
+    def refresh(self, progress: RunProgress) -> None:
+        """Print nothing."""
+
+    def event(self, event: Event) -> None:
+        """Print nothing."""
+
+    def changed(self, job: RLJob) -> None:
+        """Print nothing."""
+
+    def note(self, text: str) -> None:
+        """Print the message."""
+        typer.echo(text, err=True)
+
 
 if TYPE_CHECKING:
     from rljob_cli.kubectl.mirror import JobMirror
@@ -57,7 +91,6 @@ def ui(
 
     async def serve(viewer: JobViewer, folder: Path) -> None:
         from rljob_cli.kubectl.mirror import mirrored
-        from rljob_cli.kubectl.notes import Notes
         from rljob_cli.page.command import serve_page
 
         async with mirrored(viewer, folder, lambda _: Notes()):

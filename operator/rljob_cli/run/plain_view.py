@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -10,12 +11,49 @@ from rich.console import Console
 
 from rljob_cli.run.event_log import EventLog
 from rljob_cli.run.run_progress import RunProgress
-from rljob_cli.run.time_left import TimeLeft
 from rljob_cli.run.view import changed_text, decimal, event_text, mixed
 from rljob_core.messages import StepMetrics
 from rljob_core.metrics_history import kind_of
 from rljob_core.spec import RLJob
 from rljob_operator.cluster.port import Event
+
+
+@dataclass(slots=True)
+class TimeLeft:
+    """Times of one run, in seconds of any clock.
+
+    Attributes:
+        began: when the run did.
+    """
+
+    began: float
+    _first: tuple[int, float] | None = None
+    _newest: tuple[int, float] | None = None
+
+    def committed(self, step: int, now: float) -> None:
+        """Take the number of committed steps."""
+        self._newest = step, now
+        if self._first is None or step < self._first[0]:  # it went back
+            self._first = self._newest
+
+    def left(self, steps: int) -> float | None:
+        """Seconds until so many steps are committed; None before two are known."""
+        if self._first is None or self._newest is None or self._newest[0] <= self._first[0]:
+            return None
+        seconds = (self._newest[1] - self._first[1]) / (self._newest[0] - self._first[0])
+        return max(0, steps - self._newest[0]) * seconds
+
+    def text(self, steps: int, now: float) -> str:
+        """`elapsed 1:02  left 0:31`."""
+        left = self.left(steps)
+        return f"elapsed {_clock(now - self.began)}  left {'–' if left is None else _clock(left)}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
 
 _PLAIN_SECONDS = 2.0
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,6 @@ from rljob_cli.run.metrics_file import MetricsFile
 from rljob_cli.run.resume import continued, reopen_ended
 from rljob_cli.run.run_end import RunEnd, RunExit, reason_of
 from rljob_cli.run.run_progress import RunProgress
-from rljob_cli.run.stop_signals import StopSignals
 from rljob_cli.run.stream_follower import StreamFollower
 from rljob_cli.run.view import View
 from rljob_cli.run_folder.embedded_nats import (
@@ -55,6 +55,23 @@ from rljob_operator.reconcile.reconcile import Reconciler
 from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.messaging.nats.emulated_link import Cut, read_traffic
 from rljob_runtime.messaging.nats.store import NatsStore
+
+
+class StopSignals:
+    """The first SIGINT, SIGTERM or SIGHUP requests an orderly stop, the second cancels the task at once."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self._task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._take)
+
+    def _take(self) -> None:
+        if self.asked.is_set() and self._task is not None:
+            self._task.cancel()
+        self.asked.set()
+
 
 _PAGE = "page"
 """Name of the process that serves the live page."""

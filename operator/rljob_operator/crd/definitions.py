@@ -92,14 +92,14 @@ class _Metadata(ApiModel):
     """What an object of ours is called, and its children after it."""
 
     name: JobName
-    """The first part of its pods' host names."""
+    """Name of the job: the first part of its pods' host names."""
 
 
 class _SiteMetadata(ApiModel):
     """What a Site is called."""
 
     name: Name
-    """What a pool's site says."""
+    """Name of the site, as a pool's site says it."""
 
 
 def crds() -> dict[str, Manifest]:

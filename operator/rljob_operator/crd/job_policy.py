@@ -1,4 +1,4 @@
-"""The ValidatingAdmissionPolicy for RLJobs: `decisions.job_names` as expressions that the API server evaluates.
+"""The ValidatingAdmissionPolicy for RLJobs: `decisions.named_by_jobs` as expressions that the API server evaluates.
 
 Of each kind of name there are three variables: what is allowed (`secrets`), what the job names (`secretsNamed`), and
 what of it is not allowed (`secretsRefused`), which the validation wants to be empty. `secretsNamed` walks through the
@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rljob_operator.cluster.port import Manifest
-from rljob_operator.decisions.job_names import POD_TEMPLATE, SPEC
 from rljob_operator.decisions.job_rules import CONFIG_MAP, LONGEST, SHOWN, WORDS
+from rljob_operator.decisions.named_by_jobs import POD_TEMPLATE, SPEC
 from rljob_operator.decisions.named_fields import (
     TOO_DEEP,
     Fields,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rljob_operator.decisions.job_names import SPEC
+from rljob_operator.decisions.named_by_jobs import SPEC
 from rljob_operator.decisions.named_fields import (
     TOO_DEEP,
     Fields,

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from rljob_core.failures import Failure, Reason
-from rljob_core.spec import RLJobStatus
+from rljob_core.spec import Mode, RLJobSpec, RLJobStatus
 from rljob_operator.decisions.conditions import ConditionKind, ConditionValue, condition, conditions
 from rljob_operator.decisions.gang_scheduling import gang_scheduled
 from rljob_operator.decisions.job_metrics import JobMetrics
@@ -22,8 +22,6 @@ from rljob_operator.decisions.kept_log import at_rest
 from rljob_operator.decisions.model_downloads import downloads, model_condition
 from rljob_operator.decisions.observe import Observed
 from rljob_operator.decisions.pool_status import pool_counts
-from rljob_operator.decisions.printed_status import printed
-from rljob_operator.decisions.role_counts import counts_of, has_environment
 from rljob_operator.decisions.site_conditions import HELD_BACK, sites_held_back
 from rljob_operator.decisions.starvation import starvation
 from rljob_operator.decisions.tracker_conditions import tracker_degraded
@@ -300,3 +298,50 @@ def _metrics(status: RLJobStatus, metrics: JobMetrics) -> dict[str, object]:
     if metrics.staleness_max is not None:
         update["staleness_max"] = max(metrics.staleness_max, status.staleness_max or 0)
     return update
+
+
+def has_environment(observed: Observed) -> bool:
+    """Whether the job has environment pods, perhaps none at the moment."""
+    return any(deployed.role is Role.ENVIRONMENT for deployed in observed.deployed)
+
+
+def counts_of(observed: Observed, role: Role) -> str:
+    """Pods of a role that are ready, of those wanted: `2/3`."""
+    found = [deployed for deployed in observed.deployed if deployed.role is role]
+    return f"{sum(d.ready for d in found)}/{sum(d.replicas for d in found)}"
+
+
+_ENDED = ("Failed", "Succeeded", "Suspended")
+_STARVED_SIDES = {"TrainerStarved": "trainer", "RolloutStarved": "engines"}
+
+
+def printed(status: RLJobStatus, spec: RLJobSpec) -> RLJobStatus:
+    """The status with `state` and `progress`, of its conditions and its step: two columns of `kubectl get rljob`.
+
+    Both change only when the job does: no figure in them changes by itself. A job that has succeeded is not written
+    again because its spec changes: it came as far as it came.
+    """
+    state, progress = _state(status, spec.pipeline.mode), status.progress or ""
+    if state != "Succeeded" or progress.partition("/")[0] != str(status.step):
+        # More than spec.steps, if that was lowered below what had begun.
+        progress = f"{status.step}/{max(spec.steps, status.step)}"
+    return status.model_copy(update={"state": state, "progress": progress})
+
+
+def _state(status: RLJobStatus, mode: Mode) -> str:
+    true = {found.type: found.reason for found in status.conditions if found.status == "True"}
+    for kind in _ENDED:
+        if kind in true:
+            if kind == "Suspended" and true[kind] != "SuspendedByUser":
+                return true[kind]  # by the queue that it waits in
+            return f"{kind}: {true[kind]}" if kind == "Failed" else kind
+    if "Stalled" in true:
+        return f"Stalled: {true['Stalled']}"
+    if "Ready" not in true:
+        ready = condition(status, "Ready")
+        return "Waiting" if ready is None else f"Waiting: {ready.reason}"
+    # In Synchronous mode one side always waits for the other: nothing is wrong.
+    starved = (
+        [who for kind, who in _STARVED_SIDES.items() if kind in true] if mode != Mode.SYNCHRONOUS else []
+    )
+    return f"Starved: {', '.join(starved)}" if starved else "Ready"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pydantic import ValidationError
 
@@ -15,27 +14,7 @@ from rljob_operator.names import Role
 _MOST = (1 << 31) - 1  # replicas, to Kubernetes
 
 
-class NotDecided(Exception):
-    """Nothing is decided about a RolloutPool, or not for its autoscaler; the message says why."""
-
-
-class NotYetRead(Exception):
-    """The operator has started, and not yet read what it would have to know; the message says what."""
-
-
-@dataclass(frozen=True, slots=True)
-class WantedEngines:
-    """What is decided about a pool.
-
-    Attributes:
-        external: whether the decision is left to an autoscaler.
-    """
-
-    replicas: int
-    external: bool
-
-
-def wanted_engines(job: Manifest) -> dict[str, WantedEngines]:
+def wanted_engines(job: Manifest) -> dict[str, int]:
     """The decisions about a job's pools, by the names of their RolloutPools.
 
     In a job that has pools of scaling policy Internal, nothing is decided about those of policy External. Nor is
@@ -43,12 +22,8 @@ def wanted_engines(job: Manifest) -> dict[str, WantedEngines]:
     """
     decided = _decided(job.get("status"))
     internal = [pool for pool in decided if pool.policy == "Internal"]
-    return {
-        names.child(job["metadata"]["name"], Role.ROLLOUT, pool.name): WantedEngines(
-            pool.replicas, external=not internal
-        )
-        for pool in internal or decided
-    }
+    name = job["metadata"]["name"]
+    return {names.child(name, Role.ROLLOUT, pool.name): pool.replicas for pool in internal or decided}
 
 
 def _decided(status: object) -> list[AutoscaledPoolStatus]:

@@ -30,10 +30,10 @@ from rljob_operator.decisions.observe import may_be_restored
 from rljob_operator.decisions.stall import stall_of
 from rljob_operator.decisions.watch_liveness import WatchLiveness
 from rljob_operator.names import MANAGED_BY
-from rljob_operator.reconcile.failed_jobs import failed_jobs
 from rljob_operator.reconcile.hub_end import HubEnd
 from rljob_operator.reconcile.hub_streams import HubStreams
 from rljob_operator.reconcile.job_end import FINALIZER, JobEnd
+from rljob_operator.reconcile.job_gauges import failed_jobs, wanted_replicas
 from rljob_operator.reconcile.job_queues import JobQueues
 from rljob_operator.reconcile.job_rules_folder import JobRulesFolder
 from rljob_operator.reconcile.job_streams import JobStreams
@@ -44,7 +44,6 @@ from rljob_operator.reconcile.rechecks import Rechecks
 from rljob_operator.reconcile.reconcile import Reconciler
 from rljob_operator.reconcile.site_watch import SiteWatch
 from rljob_operator.reconcile.stream_preparation import StreamPreparation
-from rljob_operator.reconcile.wanted_replicas import WantedReplicas
 from rljob_operator.reconcile.work_queue import WorkQueue
 from rljob_operator.telemetry import OperatorMetrics
 
@@ -99,7 +98,6 @@ class Controller:
         self._rules = rules or JobRulesFolder(None)
         self._prepared = StreamPreparation(connection, metrics, streams)
         self.cache = KubeCache()
-        self.wanted = WantedReplicas(self.cache)
         self._liveness = WatchLiveness()
         self._cluster = KubeCluster(
             api, self.cache, wrote=lambda kind: self._liveness.wrote(kind, time.monotonic())
@@ -207,7 +205,7 @@ class Controller:
     def refresh_metrics(self) -> None:
         """Update the gauges of the operator's own metrics."""
         self._telemetry.set_queue(len(self._queue), self._queue.oldest, len(self.cache))
-        self._telemetry.set_wanted(self.wanted)
+        self._telemetry.set_wanted(wanted_replicas(self.cache))
         self._telemetry.set_failed(failed_jobs(self.cache))
 
     async def _heartbeat(self) -> None:

@@ -15,6 +15,7 @@ from rljob_core.site_streams import SiteStreams, with_source
 from rljob_core.spec import RLJob, Site
 from rljob_core.stream_names import StreamNames
 from rljob_operator.cluster.kube.cache import JobKey
+from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.port import Event
 from rljob_operator.decisions.job_sites import KnownSites
 from rljob_operator.decisions.joined_streams import (
@@ -29,12 +30,11 @@ from rljob_operator.decisions.joined_streams import (
     streams_key,
 )
 from rljob_operator.decisions.stream_storage import trajectory_room
-from rljob_operator.decisions.weight_inspections import next_look
+from rljob_operator.decisions.weight_inspections import next_look, weights_lost
 from rljob_operator.reconcile.hub_borders import HubBorders
 from rljob_operator.reconcile.inspected_weights import inspect_copy
 from rljob_operator.reconcile.job_streams import JobStreams
 from rljob_operator.reconcile.jobs_at_sites import JobsAtSites
-from rljob_operator.reconcile.lost_weights import LostWeights
 from rljob_operator.reconcile.nats_connection import NatsConnection
 from rljob_operator.reconcile.site_bucket import ERRORS, SiteBucket
 from rljob_operator.reconcile.site_stream_requests import (
@@ -282,3 +282,36 @@ async def _lost(
         if beyond:
             found.append(copy)
     return found
+
+
+class LostWeights:
+    """What sites have lost, and nobody was told yet."""
+
+    def __init__(self) -> None:
+        self._lost: dict[tuple[str, JobKey], Sequence[str]] = {}
+
+    def note(self, site: str, job: JobKey, versions: Sequence[str]) -> None:
+        """Take keys of versions of a job's weights that a site has lost."""
+        log.warning("%s: %s", "/".join(job), weights_lost(site, versions))
+        self._lost[site, job] = versions
+
+    async def tell(
+        self, site: str, jobs: Collection[JobKey], event: Callable[[JobKey, Event], Awaitable[None]]
+    ) -> None:
+        """Record what one site has lost.
+
+        Args:
+            site: its name.
+            jobs: that there are; of others, nothing is recorded.
+            event: records an event about a job; what it does not take is tried again.
+        """
+        for at, versions in list(self._lost.items()):
+            if at[0] != site:
+                continue
+            if at[1] in jobs:
+                try:
+                    await event(at[1], Event("Warning", "SiteWeightsLost", weights_lost(site, versions)))
+                except ApiError as error:
+                    log.warning("%s: the event SiteWeightsLost: %s", "/".join(at[1]), error)
+                    continue
+            del self._lost[at]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
@@ -41,10 +42,45 @@ from rljob_operator.decisions.site_documents import (
 )
 from rljob_operator.decisions.site_reports import PoolReport, SiteBeat
 from rljob_operator.reconcile.nats_connection import NatsConnection
-from rljob_operator.reconcile.site_backlog import read_backlog
 from rljob_operator.reconcile.site_bucket import SiteBucket, create_consumer, create_mirror, create_stream
-from rljob_operator.reconcile.stream_requests import delete_streams
+from rljob_operator.reconcile.stream_requests import ask, delete_streams
 from rljob_operator.release import RELEASE
+
+_WORK_QUEUE = "workqueue"
+
+
+@dataclass(frozen=True, slots=True)
+class SiteBacklog:
+    """What waits.
+
+    Attributes:
+        outbox_bytes: in streams from which the hub takes: work queues, of which what was taken is deleted.
+        mirror_lag: messages of the hub that mirrors and sourcing streams of the site lack.
+    """
+
+    outbox_bytes: int = 0
+    mirror_lag: int = 0
+
+
+async def read_backlog(client: Client) -> SiteBacklog:
+    """Ask the server.
+
+    Raises:
+        StreamRefused, TimeoutError, nats.errors.Error: the server does not say.
+    """
+    outbox, lag, offset = 0, 0, 0
+    while True:
+        page = await ask(client, "$JS.API.STREAM.LIST", json.dumps({"offset": offset}).encode())
+        streams = page.get("streams") or []
+        for info in streams:
+            upstream = [info["mirror"]] if info.get("mirror") else info.get("sources") or []
+            lag += sum(int(source.get("lag", 0)) for source in upstream)
+            if info["config"]["retention"] == _WORK_QUEUE and not upstream:
+                outbox += int(info["state"]["bytes"])
+        offset += len(streams)
+        if not streams or offset >= int(page.get("total", 0)):
+            return SiteBacklog(outbox, lag)
+
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from rljob_operator.decisions.weight_inspections import (
     versions_at_copy,
     weights_lost,
 )
-from rljob_operator.reconcile.lost_weights import LostWeights
+from rljob_operator.reconcile.hub_streams import LostWeights
 from rljob_runtime.messaging.nats.store import NatsStore
 
 SITE = "west"

@@ -16,7 +16,7 @@ def test_a_module_is_imported_by_its_first_use(tmp_path: Path) -> None:
     (tmp_path / "user.py").write_text("import seldom_used\ndef use():\n    return seldom_used.number")
     program = """
 import sys
-from rljob_runtime.data.postponed import postpone_import
+from rljob_runtime.data.gym import postpone_import
 postpone_import("seldom_used")
 import user
 assert "rarely_needed" not in sys.modules

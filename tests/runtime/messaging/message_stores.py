@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from uuid import uuid4
 
 from e2e.harness.nats_server import EmbeddedServer
+from tests.memory.store import MemoryServer, MemoryStore
 
 from rljob_core.ports import MessageStore
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.nats.store import NatsStore
 
 ADAPTERS = ("memory", "nats")

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import virtual_time
+from tests.memory.store import MemoryServer, MemoryStore
+from tests.memory.weights import MemoryTransport
 from world import job_config
 
 from rljob_core.actions import StoredProgress
@@ -34,11 +36,9 @@ from rljob_core.trajectory import FinishReason, Source, Trajectory, VersionSpan
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
 from rljob_runtime.messaging import wire
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.progress import ProgressStore
 from rljob_runtime.roles.rollout import Rollout
 from rljob_runtime.roles.rollout.progress_publisher import PROGRESS_SECONDS, Lineage
-from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 
 STEP_SECONDS = 0.05

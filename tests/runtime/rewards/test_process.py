@@ -21,6 +21,7 @@ import psutil
 import pytest
 import xxhash
 from e2e.harness.nats_server import EmbeddedServer
+from tests.memory.store import MemoryServer, MemoryStore
 from tests.night import some
 from tests.waiting import until, until_async, within
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -33,7 +34,6 @@ from rljob_core.ports import Channel
 from rljob_core.spec import RLJobSpec
 from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan, trajectory_id
 from rljob_runtime.data.prompts import open_prompts
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.rewards import pool as pool_module

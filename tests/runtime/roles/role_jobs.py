@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from role_tasks import Roles
+from tests.memory.store import MemoryStore
 from tests.waiting import in_time
 
 from rljob_core.config import JobConfig
@@ -20,7 +21,6 @@ from rljob_core.records import (
 )
 from rljob_core.spec import RLJobSpec
 from rljob_runtime.messaging.ledger import CHAIN_DIGEST, CLAIM, RECORDS
-from rljob_runtime.messaging.memory.store import MemoryStore
 from rljob_runtime.weights.create import open_store
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import virtual_time
+from tests.memory.store import MemoryServer, MemoryStore
+from tests.memory.weights import MemoryTransport
 from world import job_config
 
 from rljob_core.messages import (
@@ -20,9 +22,7 @@ from rljob_core.messages import (
 from rljob_core.ports import Channel
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.roles.rollout import Rollout
-from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from small_config import small_config
+from tests.memory.weights import MemoryTransport
 from tests.waiting import HANG, in_time, within
 
 from rljob_contract.tiny_models import tiny_model
@@ -39,7 +40,6 @@ from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.roles.coordinator import Coordinator
 from rljob_runtime.roles.coordinator.worker_messages import WorkerMessages
-from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 
 LONG = "x" * 300_000

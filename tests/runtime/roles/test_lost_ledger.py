@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import numpy as np
 from e2e.harness.nats_server import EmbeddedServer
+from tests.memory.weights import MemoryTransport
 from tests.waiting import in_time
 from world import World, job_config
 
@@ -22,7 +23,6 @@ from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.messaging.ledger import RECORDS, Ledger, chain_digest, read_batch
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.roles.coordinator import Coordinator
-from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from episode_jobs import ECHO, episodes
+from tests.memory.store import MemoryServer, MemoryStore
+from tests.memory.weights import MemoryTransport
 from tests.waiting import in_time, until_async
 from user_modules import user_module
 
@@ -30,7 +32,6 @@ from rljob_core.trajectory import FinishReason, Trajectory
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
 from rljob_runtime.environments.client import EnvironmentClient
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.progress import ProgressStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.model.tokenizer import Tokenizer
@@ -45,7 +46,6 @@ from rljob_runtime.roles.rollout.progress_publisher import ProgressPublisher
 from rljob_runtime.roles.rollout.running import Running, request_of
 from rljob_runtime.roles.rollout.versions import AnnouncedVersion
 from rljob_runtime.roles.rollout.weight_updates import WeightUpdates
-from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 
 VOCABULARY = 300

@@ -13,6 +13,8 @@ import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from role_jobs import finish, job, ledger
 from role_tasks import Roles
+from tests.memory.store import MemoryServer, MemoryStore
+from tests.memory.weights import MemoryTransport
 from tests.waiting import HANG, in_time, within
 
 from rljob_contract.tiny_models import tiny_model
@@ -24,12 +26,10 @@ from rljob_core.records import BufferOpened, PipelineSet, SiblingReset, SpecInFo
 from rljob_core.spec import PipelineSpec, RLJobSpec
 from rljob_core.stream_names import StreamNames
 from rljob_core.streams_budget import trajectory_stream_bytes
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.roles import pipeline_updates
 from rljob_runtime.roles.coordinator import Coordinator
 from rljob_runtime.roles.pipeline_updates import apply_changes
-from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 
 NAMES = StreamNames.of_job(namespace="default", job="wide", uid=uuid4().hex)

@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 import virtual_time
+from tests.memory.store import MemoryServer, MemoryStore
+from tests.memory.weights import MemoryTransport
 from world import job_config
 
 from rljob_core.errors import Fenced
@@ -13,11 +15,9 @@ from rljob_core.planner import Planner
 from rljob_core.ports import Channel
 from rljob_core.trajectory import FinishReason, Trajectory, VersionSpan
 from rljob_runtime.messaging.ledger import Ledger
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.payload_index import SUMMARY_HEADER
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.roles.coordinator import Coordinator
-from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 
 

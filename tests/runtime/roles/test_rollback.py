@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from evidence_builder import JOB, EvidenceBuilder, job
 from evidence_streams import append, seal
+from tests.memory.store import MemoryServer, MemoryStore
 from world import job_config
 
 from rljob_cli.audit import audit
@@ -24,7 +25,6 @@ from rljob_core.messages import STEP_METRICS, VERSION_ANNOUNCED
 from rljob_core.ports import Channel
 from rljob_core.records import FED, CheckpointSaved, GroupAborted, JobFinished, StepCommitted
 from rljob_runtime.messaging.ledger import Ledger
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.roles.offline_rollback import Reopened, RolledBack, reopen, roll_back
 from rljob_runtime.roles.recovery_sources import intact_versions_before
 from rljob_runtime.training.checkpoints import CheckpointStore

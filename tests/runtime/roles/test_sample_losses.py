@@ -9,10 +9,10 @@ import pytest
 from role_jobs import check, finish, job
 from role_tasks import Roles
 from sample_answers import answer, sample_log
+from tests.memory.store import MemoryServer, MemoryStore
 from tests.waiting import in_time
 
 from rljob_contract.tiny_models import tiny_model
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.rewards.scorer import Scorer
 from rljob_runtime.roles import reward

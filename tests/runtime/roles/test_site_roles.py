@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import virtual_time
+from tests.memory.store import MemoryServer, MemoryStore
+from tests.memory.weights import MemoryTransport
 from world import job_config
 
 from rljob_core.actions import (
@@ -42,7 +44,6 @@ from rljob_core.site_actions import FindMark, MarkFound, SendMark, SiteHeartbeat
 from rljob_core.spec import RLJobSpec
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.progress import ProgressStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.roles.coordinator.actions import ActionRunner
@@ -51,7 +52,6 @@ from rljob_runtime.roles.coordinator.site_log import SiteLog
 from rljob_runtime.roles.coordinator.worker_messages import WorkerMessages
 from rljob_runtime.roles.rollout import Rollout
 from rljob_runtime.roles.rollout.trajectory_publisher import LAST_WORD_SECONDS
-from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 
 POOLS = {"pools": [{"name": "a"}, {"name": "b", "site": "east"}], "sampling": {"maxTokens": 100}}

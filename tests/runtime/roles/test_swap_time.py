@@ -8,15 +8,15 @@ from typing import Any
 
 import virtual_time
 from test_heartbeat import Tokenizer
+from tests.memory.store import MemoryServer, MemoryStore
+from tests.memory.weights import MemoryTransport
 from world import job_config
 
 from rljob_core.messages import ENGINE_WORK, VERSION_ANNOUNCED, EngineWorkBatch, Generate, VersionAnnounced
 from rljob_core.ports import Channel
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.roles.rollout import Rollout
-from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 
 SWAP_SECONDS = 3.5

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from sample_answers import answer, sample_log
+from tests.memory.store import MemoryServer, MemoryStore
 from tests.waiting import within
 
 from rljob_core.errors import StorageRefused
 from rljob_core.messages import COORDINATOR_EVENT, SamplesLost
 from rljob_core.ports import Channel
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.samples import log as log_module
 from rljob_runtime.samples import report
 from rljob_runtime.samples.log import SampleLog

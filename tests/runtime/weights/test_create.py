@@ -7,10 +7,10 @@ from typing import get_args
 
 import pytest
 from pydantic import ValidationError
+from tests.memory.store import MemoryServer, MemoryStore
 
 from rljob_core.spec import WeightsSpec
 from rljob_core.weight_transports import WEIGHT_TRANSPORTS, WeightTransportName
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.weights.create import open_transport
 
 

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from pydantic import TypeAdapter
+from tests.memory.store import MemoryServer, MemoryStore
 
 from rljob_core.errors import StorageRefused, StoreUnavailable, WeightsMissing, WeightsRejected
 from rljob_core.messages.limits import MESSAGE_BYTES
 from rljob_core.ports import Channel, WeightManifest
-from rljob_runtime.messaging.memory.store import MemoryServer, MemoryStore
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.process.loop_thread import LoopThread
 from rljob_runtime.weights.create import open_store

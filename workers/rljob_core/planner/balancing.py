@@ -22,7 +22,7 @@ from rljob_core.planner import migration
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView
 from rljob_core.planner.far_engines import transfer_seconds
-from rljob_core.planner.moves import Straggler
+from rljob_core.planner.migrations import Straggler
 from rljob_core.trajectory import State, group_of
 
 MOST_MOVES = 3
@@ -39,15 +39,15 @@ _CONSIDERED = 64
 
 def release_stragglers(context: PlannerContext) -> None:
     """Have engines release what an engine with a free slot would end much sooner."""
-    moves, liveness = context.moves, context.liveness
-    moves.settle(context.state, liveness)
+    migrations, liveness = context.migrations, context.liveness
+    migrations.settle(context.state, liveness)
     freed = liveness.pop_freed()
     # What may be what kills engines is tried by rules of its own.
     if len(liveness.engines) < 2 or not migration.carries(context) or context.state.survivors:
         return
     if context.evaluation is not None and context.evaluation.waiting:
         return
-    is_due = context.now >= moves.looked + _EVERY_SECONDS
+    is_due = context.now >= migrations.looked + _EVERY_SECONDS
     # What waits would take a slot that has just become free; what is free besides can wait for the next look.
     candidates = liveness.with_room(context.prefetch) if is_due else freed
     # An engine at a site cannot read the progress of others.
@@ -56,18 +56,20 @@ def release_stragglers(context: PlannerContext) -> None:
     ]
     if not free:
         if is_due and any(view.site for view in candidates):
-            moves.looked = context.now  # else all engines of large sites would be looked at in every decision
+            migrations.looked = (
+                context.now
+            )  # else all engines of large sites would be looked at in every decision
         return
     if is_due:
-        moves.looked = context.now
-        moves.forget_ended(context.state)
-        moves.stragglers = sorted(_stragglers(context), key=lambda s: (-s.seconds, s.sibling.id))[
+        migrations.looked = context.now
+        migrations.forget_ended(context.state)
+        migrations.stragglers = sorted(_stragglers(context), key=lambda s: (-s.seconds, s.sibling.id))[
             :_CONSIDERED
         ]
     released: dict[str, list[Straggler]] = {}
     for target in sorted(free, key=lambda view: (view.step_seconds(0.0), view.engine)):
         while target.free_slots > 0 and (straggler := _best(context, target)) is not None:
-            moves.begin(straggler, target, liveness.heartbeats)
+            migrations.begin(straggler, target, liveness.heartbeats)
             released.setdefault(straggler.source.engine, []).append(straggler)
         if target.free_slots > 0 and not _gains_anything(context, target):
             break  # the others are slower
@@ -78,13 +80,13 @@ def release_stragglers(context: PlannerContext) -> None:
 
 def _stragglers(context: PlannerContext) -> Iterator[Straggler]:
     """What engines could release."""
-    state, lengths, moves = context.state, context.lengths.known, context.moves
+    state, lengths, migrations = context.state, context.lengths.known, context.migrations
     most = context.spec.rollout.sampling.max_tokens
     for source in context.liveness.engines.values():
         if source.profile is None or not source.reachable:
             continue
         for trajectory, attempt, tokens in source.longest:
-            if trajectory in moves.under_way or moves.counts.get(trajectory, 0) >= MOST_MOVES:
+            if trajectory in migrations.under_way or migrations.counts.get(trajectory, 0) >= MOST_MOVES:
                 continue
             sibling = state.sibling(trajectory)
             if sibling is None or sibling.state is not State.GENERATING or sibling.attempt != attempt:
@@ -107,13 +109,13 @@ def _stragglers(context: PlannerContext) -> Iterator[Straggler]:
 
 def _gains_anything(context: PlannerContext, target: EngineView) -> bool:
     """Whether this engine would end anything much sooner, if that may move or not."""
-    return any(_saved(context, s, target) > LEAST_SAVED * s.seconds for s in context.moves.stragglers)
+    return any(_saved(context, s, target) > LEAST_SAVED * s.seconds for s in context.migrations.stragglers)
 
 
 def _best(context: PlannerContext, target: EngineView) -> Straggler | None:
     """What gains the most by moving to this engine; None if nothing gains enough."""
     best, most = None, 0.0
-    for straggler in context.moves.stragglers:
+    for straggler in context.migrations.stragglers:
         if straggler.seconds <= most:
             break  # what follows has less time to save
         saved = _saved(context, straggler, target)

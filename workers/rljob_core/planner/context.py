@@ -13,7 +13,7 @@ from rljob_core.planner.admission import Admission
 from rljob_core.planner.cohorts import Cohorts
 from rljob_core.planner.evaluation import Evaluation
 from rljob_core.planner.liveness import Liveness
-from rljob_core.planner.moves import Moves
+from rljob_core.planner.migrations import Migrations
 from rljob_core.planner.pool_speeds import PoolSpeeds
 from rljob_core.planner.predicted_lengths import PredictedLengths
 from rljob_core.planner.progress_lookups import ProgressLookups
@@ -60,7 +60,7 @@ class PlannerContext:
         cohorts: trajectories that may be what kills engines.
         admission: how much is begun ahead of the trainer.
         lengths: how long answers are expected to be.
-        moves: trajectories that move from one engine to another.
+        migrations: trajectories that move from one engine to another.
         room: the size of the trajectory stream, and what planned prompts will take of it.
         pipeline_refused: why the newest `spec.pipeline` is not in force; empty if it is.
         sites: which sites can be reached.
@@ -90,7 +90,7 @@ class PlannerContext:
         self.cohorts = Cohorts()
         self.admission = Admission()
         self.lengths = PredictedLengths()
-        self.moves = Moves()
+        self.migrations = Migrations()
         self.room = StreamRoom()
         self.pipeline_refused = ""
         self.unmoved: tuple[int, Collection[str]] | None = None

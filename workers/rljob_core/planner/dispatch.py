@@ -177,11 +177,11 @@ def _answer(context: PlannerContext, run: Evaluation, trajectory: str) -> Genera
 
 def _dispatch_moved(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:
     """Send what was released to the engines that keep slots for it."""
-    for trajectory in list(context.moves.under_way):
+    for trajectory in list(context.migrations.under_way):
         sibling = context.state.sibling(trajectory)
         if sibling is None or sibling.state is not State.RESERVED or context.lookups.is_pending(sibling):
             continue
-        target = context.moves.end(trajectory, context.liveness)
+        target = context.migrations.end(trajectory, context.liveness)
         buffer = context.state.buffers.buffer_of(group_of(trajectory))
         # Whatever does not fit there now is dispatched like all else.
         if target is not None and not trial.apart and outbox.admits(context, sibling, buffer):

@@ -1,10 +1,10 @@
 """Which engine takes the siblings of a group: each its own where slots are left over, and otherwise all the same one.
 
-Siblings are parted, so that a prompt with long answers occupies no engine alone; unless the prompt is longer than its
-answers are expected to be, as each of these engines would have to compute it. Where more waits than engines have slots
-for, later steps included, there is enough to keep engines busy, and siblings stay together unless the KV caches are
-half full: parted, they would bring 4 % at most there, and a prompt that kills its engines would find several of them,
-beside four times as many prompts that may have to be quarantined.
+A group is spread over engines while slots are free, so that a prompt with long answers occupies no engine alone. It
+stays on one engine when prefilling it on each costs more: when the prompt is longer than its answers are expected to
+be. It also stays on one when more waits than engines have slots for, later steps included, unless KV caches are half
+full: spreading gains 4 % at most there, and a prompt that kills its engines would end several, with four times as many
+prompts to quarantine.
 
 What an engine held when it died may be what killed it. Siblings share a prompt: if it kills engines, it kills as many
 at once as generate it. So the siblings of such a group stay together from then on, and such groups are spread over the

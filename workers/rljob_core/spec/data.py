@@ -55,13 +55,13 @@ class DataSpec(ApiModel):
     """Name of the reasoning-gym task; or a file, or a folder of them: a path, pvc://claim/path, or what is downloaded:
     hf://datasets/org/name@revision/path, s3:// or gs://bucket/path."""
     options: Options = Field(default={})
-    """Passed to the source, for instance the task's difficulty."""
+    """Options of the source, for instance the task's difficulty."""
     # kubectl drops a null on its way to the API server, and the default would come instead.
     prompt_template: Annotated[Text | None, BeforeValidator(lambda given: None if given == "" else given)] = (
         "{{ question }}"
     )
-    """Jinja over the item's fields and `metadata`; empty (or null): the tokenizer's chat template over the item's
-    `messages` (or its question)."""
+    """Jinja template of a prompt over the item's fields and `metadata`; empty (or null): the tokenizer's chat template
+    over the item's `messages` (or its question)."""
     chat_template_kwargs: Options = Field(default={})
     """Arguments of the tokenizer's chat template, for instance enable_thinking: false."""
     filter: DataFilter = DataFilter()
@@ -106,11 +106,11 @@ class EvaluationDataSpec(ApiModel):
     """Held-out prompts; what is not given is taken from spec.data."""
 
     source: Literal["reasoning-gym", "jsonl", "parquet"] | None = None
-    """As spec.data.source."""
+    """Source of the held-out prompts, as spec.data.source."""
     dataset: Dataset | None = None
-    """As spec.data.dataset."""
+    """Data set of the held-out prompts, as spec.data.dataset."""
     options: Options | None = None
-    """As spec.data.options."""
+    """Options of the source of held-out prompts, as spec.data.options."""
     seed: Count = 1_000_003
     """Another seed than spec.data.seed, so that generated tasks are held out."""
 
@@ -138,8 +138,9 @@ class RewardSpec(ApiModel):
         Field(min_length=1, max_length=16),
         Immutable("rewards are compared over the whole run"),
     ] = Field(default=["exact_match"])
-    """Summed up: `verifier` (the data set's), `exact_match`, `math_verify`, `python_tests`, `package.module:function`,
-    what an installed distribution offers, or `environment` (what the environment gives each episode)."""
+    """Functions whose scores are summed up: `verifier` (the data set's), `exact_match`, `math_verify`, `python_tests`,
+    `package.module:function`, what an installed distribution offers, or `environment` (what the environment gives each
+    episode)."""
     weights: Annotated[
         list[Annotated[float, Field(ge=-1000, le=1000)]],
         Field(max_length=16),
@@ -147,12 +148,14 @@ class RewardSpec(ApiModel):
     ] = Field(default=[])
     """What the score of each function is multiplied by, in the order of functions; absent: each by 1."""
     replicas: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Reward workers."""
+    """Number of reward workers."""
     timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 30.0
-    """A function that runs longer is ended. Its answer is generated again, unless there is a timeoutScore."""
+    """Seconds that a reward function may take for an answer; then it is ended. The answer is generated again, unless
+    there is a timeoutScore."""
     timeout_score: Annotated[float, Field(ge=-1e6, le=1e6)] | None = None
-    """What every function that workers call gives an answer for which one of them ran longer, for instance 0 or -1;
-    absent: the answer is generated again, so that what is hard to score is missing among those that are trained on."""
+    """Score that each function called by workers gives an answer for which one of them ran longer, for instance 0 or
+    -1; absent: the answer is generated again, so that what is hard to score is missing among those that are trained
+    on."""
     network: bool = False
     """Whether functions may open network connections, for instance to a model that judges."""
     skip_special_tokens: Annotated[bool, Immutable("rewards are compared over the whole run")] = True

@@ -38,9 +38,9 @@ class EnvironmentSpec(ApiModel):
     """Pods that play episodes, on a cluster; while there is none, episodes wait. Under `rljob run` each engine has a
     server of its own."""
     image: Image | None = None
-    """Image of these pods, with the workers' package and the environment; absent: the job's."""
+    """Image of the environment's pods, with the workers' package and the environment; absent: the job's."""
     template: Options | None = None
-    """Patch of these pods' template; episodes run in its container `environment`."""
+    """Patch of the environment pods' template; episodes run in its container `environment`."""
 
     @property
     def own_loopback(self) -> bool:

@@ -73,13 +73,13 @@ class WeightsSpec(ApiModel):
         Field(description=" ".join(f"{name}: {row.summary}." for name, row in WEIGHT_TRANSPORTS.items())),
     ] = "Files"
     uri: Annotated[Uri | None, Immutable("the job's weights are there")] = None
-    """Where Files are: a path, file://, pvc://claim/path, s3:// or gs://; absent: where the operator keeps them
-    (`rljob run`: in the output folder)."""
+    """Place of the weights with transport Files: a path, file://, pvc://claim/path, s3:// or gs://; absent: where the
+    operator keeps them (`rljob run`: in the output folder)."""
     keep_versions: Count | None = None
     """Versions kept besides those that the bound and recovery need; none if absent."""
     delta: DeltaSpec | None = None
-    """Store what changed; absent: only for pools at other sites. Trainer and engines then hold one more copy of the
-    weights, in host memory."""
+    """Whether only what changed between versions is stored; absent: only for pools at other sites. Trainer and engines
+    then hold one more copy of the weights, in host memory."""
 
     rules = tuple(_has_no_uri(name) for name, row in WEIGHT_TRANSPORTS.items() if not row.needs_uri)
 
@@ -114,7 +114,8 @@ class NatsSpec(ApiModel):
     credentials_generation: Annotated[
         int, Field(ge=0, le=1_000_000), Grows("credentials that were revoked would be valid again")
     ] = 0
-    """Raise it to revoke all credentials that the operator has issued for this job: its pods get new ones."""
+    """Number whose increase revokes all credentials that the operator has issued for this job: its pods get new
+    ones."""
 
     rules = (
         Rule(
@@ -152,9 +153,9 @@ class RLJobSpec(ApiModel):
     image: Image | None = None
     """Image of all roles; the operator's default if absent."""
     image_pull_secrets: Annotated[list[ObjectName], Field(max_length=16)] = Field(default=[])
-    """Secrets to pull it with."""
+    """Secrets with which the image is pulled."""
     steps: Annotated[int, Field(ge=1, le=10_000_000)]
-    """Optimizer steps."""
+    """Optimizer steps that the job trains."""
     model: ModelSpec
     """The model to train."""
     data: Annotated[DataSpec, Immutable("the ledger numbers the prompts of this data")]
@@ -258,4 +259,4 @@ class RLJob(ApiModel):
     spec: RLJobSpec
     """What to train, how, and where."""
     status: RLJobStatus | None = None
-    """What has come of it; written by the operator."""
+    """Observed state, written by the operator."""

@@ -17,12 +17,12 @@ class RolloutPoolSpec(ApiModel):
     """What the operator renders of an RLJob's pool; only replicas is for others to write."""
 
     job: Annotated[JobName, _SELECTED]
-    """The RLJob that it serves."""
+    """Name of the RLJob that the pool serves."""
     pool: Annotated[Name, _SELECTED]
-    """Which of the job's pools it is."""
+    """Name of the pool in its RLJob."""
     managed_by: ControllerName | None = None
-    """Who runs its engines: absent, the operator of this cluster; rljob.dev/site-NAME, that of the Site NAME, in the
-    site's cluster. The operator writes it from the pool's site."""
+    """Who runs the pool's engines: absent, the operator of this cluster; rljob.dev/site-NAME, that of the Site NAME, in
+    the site's cluster. The operator writes it from the pool's site."""
     replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
     """Number of engines. The operator writes it when the RLJob's own value changes, and always with scaling policy
     Internal; else it belongs to the autoscaler of the pool (an HPA, KEDA) and to kubectl scale."""
@@ -46,4 +46,4 @@ class RolloutPool(ApiModel):
     spec: RolloutPoolSpec
     """What the operator makes of one of an RLJob's pools; only replicas is for others to write."""
     status: RolloutPoolStatus | None = None
-    """What has come of it; written by the operator."""
+    """Observed state, written by the operator."""

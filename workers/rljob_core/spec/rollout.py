@@ -30,9 +30,9 @@ class SamplingSpec(ApiModel):
     """How tokens are drawn."""
 
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
-    """Divides the logits."""
+    """Sampling temperature, by which logits are divided."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Nucleus: draw from the smallest set of tokens with this probability."""
+    """Nucleus sampling: tokens are drawn from the smallest set with this probability."""
     max_tokens: Annotated[int, Field(ge=1, le=LONGEST_RESPONSE)] = 512
     """Tokens of a response at most; of an episode of an environment, all that follow its prompt."""
     stop: Annotated[
@@ -56,7 +56,7 @@ class PoolEngineSpec(ApiModel):
     """A pool's changes to spec.rollout.engine."""
 
     options: Options = Field(default={})
-    """Laid over spec.rollout.engine.options."""
+    """Options of this pool's engines, laid over spec.rollout.engine.options."""
 
 
 class LengthPredictorSpec(ApiModel):
@@ -76,9 +76,9 @@ class ScalingSpec(ApiModel):
     """External: an HPA, KEDA or a person scales the RolloutPool. Internal: the operator does, by what the trainer needs
     and what engines cost (spec.rollout.autoscaling)."""
     min_replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
-    """Engines at least; the pool starts with so many, with policy Internal with one at least."""
+    """Least number of engines, with which the pool starts; with policy Internal it starts with one at least."""
     max_replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """Engines at most."""
+    """Largest number of engines."""
     owner: Literal["Hub", "Site"] = "Hub"
     """Hub: the pool is scaled where its RLJob is. Site, of a pool with a site and policy External: it is scaled
     in the site's cluster, by an HPA, KEDA or kubectl scale there, and the hub's RolloutPool follows."""
@@ -115,7 +115,7 @@ class PoolSpec(ApiModel):
     """Engines of one kind in one place."""
 
     name: Name
-    """Unique among the job's pools."""
+    """Name of the pool, unique in the job."""
     site: Annotated[
         Name | None,
         Immutable("a pool stays where it is", "add another pool and remove this one"),
@@ -224,8 +224,8 @@ class RolloutSpec(ApiModel):
     sampling: SamplingSpec = SamplingSpec()
     """How tokens are drawn."""
     progress_tokens: Annotated[int, Field(ge=0, le=1_048_576)] = 512
-    """Each time a response has so many tokens more, it is published how far it has come, and when an engine is drained
-    all of it: another engine continues from there. 0: what a lost engine was generating starts over."""
+    """Tokens of a response after which its progress is published, from which another engine continues; an engine that
+    is drained publishes all of it. 0: what a lost engine was generating starts over."""
     hang_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
     """Seconds without a new token after which an engine with responses to generate is ended, like one that has died.
     Longer than any prefill or swap of weights. An engine that pauses for much less is ended sooner."""

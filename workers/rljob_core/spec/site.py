@@ -112,8 +112,8 @@ class SiteStatus(ApiModel):
     mirror_lag: int = 0
     """Messages of the hub that the site's copies lack, as last reported."""
     capacity: Annotated[dict[str, int], Field(max_length=32)] = Field(default={})
-    """As last reported, the site's nodes that take pods (nodes), and what they have of devices, such as nvidia.com/gpu;
-    empty if its operator may not read nodes."""
+    """Nodes of the site that take pods (nodes) and their devices, such as nvidia.com/gpu, as last reported; empty if
+    its operator may not read nodes."""
 
 
 class SiteMeta(BaseModel):
@@ -139,7 +139,7 @@ class Site(ApiModel):
     spec: SiteSpec
     """How the hub reaches the site, and who may use it."""
     status: SiteStatus | None = None
-    """What is known of it; written by the operator."""
+    """Observed state, written by the operator."""
 
     rules = (
         Rule(

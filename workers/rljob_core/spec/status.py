@@ -13,15 +13,15 @@ class ConditionStatus(ApiModel):
     """One condition, as `metav1.Condition`."""
 
     type: str
-    """CamelCase name."""
+    """Type of the condition, in CamelCase."""
     status: Literal["True", "False", "Unknown"]
-    """Whether it holds."""
+    """Whether the condition holds."""
     reason: str
-    """CamelCase cause of the last change."""
+    """Cause of the last change, in CamelCase."""
     message: str = ""
-    """For a person."""
+    """Explanation of the condition for people."""
     observed_generation: int | None = None
-    """Generation that it was computed for."""
+    """Generation that the condition was computed for."""
     last_transition_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
     """RFC 3339 time at which status last changed."""
 
@@ -130,8 +130,8 @@ class RLJobStatus(ApiModel):
     observed_generation: int = 0
     """Generation that this status was computed for."""
     conditions: Conditions = Field(default=[])
-    """Ready, Suspended, Succeeded, Failed, TrainerStarved, RolloutStarved, TrainerReduced, GangScheduled,
-    ScalingLimited, SitesHeldBack, ModelReady, Reconciling, Stalled."""
+    """Conditions of the job: Ready, Suspended, Succeeded, Failed, TrainerStarved, RolloutStarved, TrainerReduced,
+    GangScheduled, ScalingLimited, SitesHeldBack, ModelReady, Reconciling, Stalled."""
     state: str | None = None
     """State of the job in a few words: Ready, Starved: trainer (or engines), Suspended, Succeeded, Failed, Stalled or
     Waiting with the reason of that condition."""
@@ -170,7 +170,7 @@ class RLJobStatus(ApiModel):
     downloads: Annotated[list[DownloadStatus], Field(json_schema_extra={"listMapKey": "name"})] = Field(
         default=[]
     )
-    """Downloads of the job, each once its revision is known."""
+    """Downloads of the job, each shown once its revision is known."""
     autoscaling: AutoscalingStatus | None = None
     """Decisions about pools of scaling policy Internal."""
     cost: CostStatus | None = None
@@ -183,10 +183,11 @@ class RolloutPoolStatus(ApiModel):
     observed_generation: int = 0
     """Generation that this status was computed for."""
     conditions: Conditions = Field(default=[])
-    """Ready; ScalingLimited, where the job's bounds are not what somebody scaled the pool to."""
+    """Conditions of the pool: Ready; ScalingLimited, where the job's bounds are not what somebody scaled the pool
+    to."""
     replicas: int = 0
     """Number of pods that exist."""
     ready_replicas: int = 0
     """Engines that serve an admissible version."""
     selector: str | None = None
-    """Label selector of its pods, as the scale subresource shows it."""
+    """Label selector of the pool's pods, as the scale subresource shows it."""

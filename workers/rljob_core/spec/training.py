@@ -34,8 +34,8 @@ class ModelSpec(ApiModel):
     """The causal language model to train."""
 
     uri: Annotated[Uri, Immutable("the job's weights and checkpoints began with this model")]
-    """Where it is, in Hugging Face format: hf://org/name@revision, s3:// or gs://bucket/folder, which are downloaded
-    (docs/models-and-data.md); a path or file:// that the pods have, or pvc://claim/path."""
+    """Place of the model, in Hugging Face format: hf://org/name@revision, s3:// or gs://bucket/folder, which are
+    downloaded (docs/models-and-data.md); a path or file:// that the pods have, or pvc://claim/path."""
     credentials_secret: ObjectName | None = None
     """Secret whose keys are the variables that the URIs of model, data sets and weights need: HF_TOKEN, or those of an
     object store."""
@@ -71,7 +71,7 @@ class AlgorithmSpec(ApiModel):
     decay_steps: PositiveCount | None = None
     """The step from which on the learning rate is minLearningRate; usually the value of steps."""
     min_learning_rate: Annotated[float, Field(ge=0, le=10)] = 0.0
-    """Where Linear and Cosine end."""
+    """Learning rate at which the schedules Linear and Cosine end."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Decoupled weight decay."""
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
@@ -79,7 +79,7 @@ class AlgorithmSpec(ApiModel):
     clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Lower clip range of the probability ratio. GSPO's is of another order: 3e-4."""
     clip_high: Annotated[float, Field(gt=0)] | None = None
-    """Upper clip range; the lower one if absent. For GSPO about 4e-4."""
+    """Upper clip range of the probability ratio; absent: that of clip. For GSPO about 4e-4."""
     kl: Annotated[float, Field(ge=0)] = 0.0
     """Weight of the KL divergence to the frozen reference (the initial model); 0 loads no reference."""
     importance_sampling: Literal["Truncated", "None"] = "Truncated"
@@ -94,7 +94,7 @@ class AlgorithmSpec(ApiModel):
     """Answers that sampling.maxTokens cut: Train: like any other. Mask: none of their tokens is trained on, but their
     rewards count in their groups. Penalise: their rewards are truncationPenalty less, except for held-out ones."""
     truncation_penalty: Annotated[float, Field(gt=0, le=1e6)] = 1.0
-    """What Penalise takes away."""
+    """Reward that truncated: Penalise takes from an answer that was cut."""
 
     rules = (
         Rule(
@@ -122,8 +122,8 @@ class CheckpointSpec(ApiModel):
     """Saved optimizer state and Hugging Face weights."""
 
     uri: Annotated[Uri | None, Immutable("the job's checkpoints are there")] = None
-    """Where: a path, file://, pvc://claim/path, s3:// or gs://; absent: where the operator keeps them (`rljob run`: in
-    the output folder). In an object store, the trainer's log and samples are beside them."""
+    """Place of the checkpoints: a path, file://, pvc://claim/path, s3:// or gs://; absent: where the operator keeps
+    them (`rljob run`: in the output folder). In an object store, the trainer's log and samples are beside them."""
     every_steps: PositiveCount = 10
     """Steps between checkpoints. 1 makes a trainer's recovery exact; else moments may be that much older."""
     keep_best: bool = False

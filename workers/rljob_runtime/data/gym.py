@@ -4,16 +4,45 @@ from __future__ import annotations
 
 import difflib
 import sys
+import threading
 import warnings
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import lru_cache
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import xxhash
 
 from rljob_core.errors import SpecError
-from rljob_runtime.data.postponed import postpone_import
+
+_replacing = threading.Lock()
+
+
+class _PostponedModule(ModuleType):
+    """Stands for a module in `sys.modules` until something uses one of its attributes.
+
+    `importlib.util.LazyLoader` does not do: before Python 3.12, `import name` alone makes it load.
+    """
+
+    def __getattr__(self, attribute: str) -> Any:
+        name = self.__name__
+        with _replacing:
+            if sys.modules.get(name) is self:
+                del sys.modules[name]
+        return getattr(import_module(name), attribute)
+
+
+def postpone_import(name: str) -> None:
+    """Let `import name` succeed at once, and import the module when an attribute of it is used for the first time.
+
+    Args:
+        name: of a module, which is not below another one.
+    """
+    if name not in sys.modules:
+        sys.modules[name] = _PostponedModule(name)
+
 
 # The two games of life use it. It imports matplotlib's pyplot, which takes almost as long as all other imports do.
 postpone_import("cellpylib")

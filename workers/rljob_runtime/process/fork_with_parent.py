@@ -1,4 +1,4 @@
-"""Makes a fork server end with the process that started it; it is the server's first import, its only hook.
+"""Makes the fork server of `multiprocessing` end with the process that started it, whose first import this is.
 
 Processes that it forks are the server's children, so they end with it. The server would not end by itself while one of
 them lives.

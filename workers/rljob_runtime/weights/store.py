@@ -8,7 +8,7 @@ A call goes down through these modules and never up again:
 | `verified` | reads a version by way of those that it depends on, and verifies every digest |
 | `delta`, `patch` | the changes between two versions of a tensor, bit by bit |
 | `format` | header, tensors and manifest of a version as bytes |
-| `transport` | the bytes under a key: in files, objects, messages or memory |
+| `transport` | the bytes under a key: in files, objects or messages |
 
 Without deltas, a version that comes as a `TensorStream` is written tensor by tensor and is never whole in memory. With
 deltas, the store holds one version's bytes in host memory. The writer holds the version that it published last, to

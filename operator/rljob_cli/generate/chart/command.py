@@ -122,7 +122,6 @@ def defaults(sources: ChartSources) -> dict[str, Any]:
             "natsPorts": [entry["port"] for entry in policy["egress"][0]["ports"]],
         },
         "monitoring": {"enabled": False},
-        "keda": {"enabled": False, "namespace": "keda"},
         "kueue": {"enabled": False},
         "nodeNotices": {"enabled": False, "taints": sources.taints},
         "sites": {"enabled": False},

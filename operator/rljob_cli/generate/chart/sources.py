@@ -19,7 +19,6 @@ class ChartSources:
         base: of `manifests/base`, by the file's name.
         crds: of `crds`.
         monitoring: of `manifests/components/monitoring`, its generated ConfigMap included.
-        keda: of `manifests/components/keda`.
         kueue: of `manifests/components/kueue`.
         nodes: of `manifests/components/node-notices`.
         sites: of `manifests/components/sites`.
@@ -32,7 +31,6 @@ class ChartSources:
     base: dict[str, list[Object]]
     crds: list[Object]
     monitoring: list[Object]
-    keda: list[Object]
     kueue: list[Object]
     nodes: list[Object]
     sites: list[Object]
@@ -87,7 +85,6 @@ def read_sources(checkout: Path) -> ChartSources:
             ),
             dashboard,
         ],
-        keda=_all(manifests / "components/keda/service.yaml"),
         kueue=_all(manifests / "components/kueue/kueue-rbac.yaml"),
         nodes=_all(notices / "nodes-rbac.yaml"),
         sites=_all(manifests / "components/sites/leafnodes.yaml"),

@@ -4,10 +4,56 @@ from __future__ import annotations
 
 import copy
 import json
+import re
+from collections.abc import Mapping
 from typing import Any
 
-from rljob_cli.generate.chart.placeholders import TemplatePlaces
 from rljob_cli.generate.chart.sources import ChartSources, Object
+from rljob_cli.yaml_files import as_yaml
+
+_WORD = re.compile(r"helmplace(\d+)x")
+_LINE = re.compile(r"^( *)(- )?helmplace(\d+)x(: (?:null)?| *:)?$")
+
+
+class TemplatePlaces:
+    """The places for Helm's template language in one file.
+
+    An object stays data until it is written: a place is a word that YAML writes as it is, and that the text then
+    replaces.
+    """
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+
+    def value(self, expression: str) -> str:
+        """A place for what an expression gives, in the middle of a line."""
+        return self._place(f"{{{{ {expression} }}}}")
+
+    def lines(self, text: str) -> str:
+        """A place for lines, as an element of a list or as a key with the value None.
+
+        `INDENT` in the text becomes the number of spaces before that element or key, `DEEPER` two more.
+        """
+        return self._place(text)
+
+    def text(self, manifest: Mapping[str, Any], condition: str = "") -> str:
+        """The object, rendered only if the condition holds."""
+        plain = as_yaml(manifest, "").replace("{{", '{{ "{{" }}')
+        lines = "".join(f"{self._line(line)}\n" for line in plain.splitlines())
+        return f"{{{{- if {condition} }}}}\n---\n{lines}{{{{- end }}}}\n" if condition else f"---\n{lines}"
+
+    def _place(self, text: str) -> str:
+        self._texts.append(text)
+        return f"helmplace{len(self._texts) - 1}x"
+
+    def _line(self, line: str) -> str:
+        if found := _LINE.match(line):
+            spaces = found[1]
+            text = self._texts[int(found[3])]
+            text = text.replace("INDENT", str(len(spaces))).replace("DEEPER", str(len(spaces) + 2))
+            return "\n".join(part if part.startswith("{{") else spaces + part for part in text.splitlines())
+        return _WORD.sub(lambda found: self._texts[int(found[1])], line)
+
 
 _CLUSTER = 'eq .Values.scope "Cluster"'
 _OWN_NATS = ".Values.nats.install"
@@ -24,7 +70,6 @@ def templates(sources: ChartSources) -> dict[str, str]:
         **{name: _base(objects, sources) for name, objects in sources.base.items()},
         "crds.yaml": _crds(sources.crds),
         "high-availability.yaml": _plain(sources.available, _SEVERAL),
-        "keda.yaml": _plain(sources.keda, ".Values.keda.enabled"),
         "kueue.yaml": _plain(sources.kueue, ".Values.kueue.enabled"),
         "monitoring.yaml": _plain(sources.monitoring, ".Values.monitoring.enabled"),
         "node-notices.yaml": _plain(sources.nodes, ".Values.nodeNotices.enabled"),
@@ -148,7 +193,6 @@ def _operator(places: TemplatePlaces, manifest: Object) -> None:
     line = "priorityClassName: {{ .Values.operator.priorityClassName | quote }}"
     spec[places.lines(f"{{{{- if {given} }}}}\n{line}\n{{{{- end }}}}")] = None
     container["env"] = _environment(places, container["env"])
-    container["ports"] += _only_if(places, ".Values.keda.enabled", {"name": "keda", "containerPort": 9090})
     extra = "{{- with .Values.operator.%s }}\n{{- toYaml . | nindent INDENT }}\n{{- end }}"
     container["volumeMounts"] = [
         part
@@ -195,7 +239,6 @@ def _environment(places: TemplatePlaces, given: list[Object]) -> list[Any]:
         {"name": "WATCH_NAMESPACES", "value": places.value('join "," .Values.watchNamespaces | quote')},
         places.lines("{{- end }}"),
     ]
-    entries += _only_if(places, ".Values.keda.enabled", {"name": "RLJOB_KEDA_ADDRESS", "value": "[::]:9090"})
     taints = places.value('join "," .Values.nodeNotices.taints | quote')
     entries += _only_if(
         places, ".Values.nodeNotices.enabled", {"name": "RLJOB_NOTICE_TAINTS", "value": taints}
@@ -262,17 +305,6 @@ def _operator_policy(places: TemplatePlaces, manifest: Object) -> None:
         places.lines("{{- end }}"),
         *rest,
     ]
-    scaler = {
-        "from": [
-            {
-                "namespaceSelector": {
-                    "matchLabels": {"kubernetes.io/metadata.name": places.value(".Values.keda.namespace")}
-                }
-            }
-        ],
-        "ports": [{"protocol": "TCP", "port": 9090}],
-    }
-    manifest["spec"]["ingress"] += _only_if(places, ".Values.keda.enabled", scaler)
 
 
 _CHANGES = {

@@ -26,7 +26,6 @@ SET_BY_THE_CHART = {
     "RLJOB_WORKER_TEMPLATE",
     "RLJOB_WORKER_EGRESS",
     "RLJOB_JOB_RULES",
-    "RLJOB_KEDA_ADDRESS",
     "RLJOB_NOTICE_TAINTS",
     "RLJOB_SITE",
     "WATCH_NAMESPACES",
@@ -141,13 +140,6 @@ class ChartMonitoring(ChartPart):
     enabled: bool = Field(description="Needs the Prometheus operator's CustomResourceDefinitions.")
 
 
-class ChartKeda(ChartPart):
-    """The operator tells KEDA how many engines a RolloutPool should have."""
-
-    enabled: bool = Field(description="Serve KEDA's external-scaler protocol.")
-    namespace: str = Field(pattern=_NAMESPACE, description="Where KEDA runs.")
-
-
 class ChartKueue(ChartPart):
     """Jobs wait in queues of Kueue."""
 
@@ -186,7 +178,6 @@ class ChartValues(ChartPart):
     namespace: ChartNamespace
     network_policies: ChartNetworkPolicies
     monitoring: ChartMonitoring
-    keda: ChartKeda
     kueue: ChartKueue
     node_notices: ChartNodeNotices
     sites: ChartSites

@@ -15,6 +15,7 @@ forked from: `forks.py`), `pids.json` (`{pod: {role, pool, attempt, pid, restart
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -33,7 +34,6 @@ from rljob_operator.cluster.local.forks import Forks
 from rljob_operator.cluster.local.objects import StoredObjects
 from rljob_operator.cluster.local.pod import Launch, PodPlace, log_file, prepare, write_config_maps
 from rljob_operator.cluster.local.pod_manifest import pod_manifest, replica_set
-from rljob_operator.cluster.local.ports import LocalPorts
 from rljob_operator.cluster.local.process_group import PodProcess, Termination
 from rljob_operator.cluster.local.workloads import Deployment, Job, Workload
 from rljob_operator.cluster.port import Event, Manifest, Ref
@@ -311,3 +311,28 @@ class LocalCluster:
     def port(self, owner: Ref, port: int) -> int:
         """The local port that all pods of a workload use for a container port; see `LocalPorts`."""
         return self._ports.get(owner, port)
+
+
+class LocalPorts:
+    """Gives every container port of a workload a free port of this machine.
+
+    A socket stays bound to it until the workload is gone, so that the system assigns the port to no other program, even
+    while the workload's server restarts. The server can still listen on it because it reuses addresses.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[Ref, dict[int, socket.socket]] = {}
+
+    def get(self, owner: Ref, port: int) -> int:
+        """Return the local port of a container port, the same one each time."""
+        held = self._held.setdefault(owner, {})
+        if port not in held:
+            held[port] = socket.socket()
+            held[port].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held[port].bind(("127.0.0.1", 0))
+        return int(held[port].getsockname()[1])
+
+    def release(self, owner: Ref) -> None:
+        """Let the system assign the workload's ports to other programs."""
+        for held in self._held.pop(owner, {}).values():
+            held.close()

@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,7 +23,6 @@ from rljob_core.errors import StoreUnavailable
 from rljob_core.nats_trust import tls_options
 from rljob_runtime.messaging.nats.answers import Interrupted, JetStreamError, parsed, status_of
 from rljob_runtime.messaging.nats.client import EXPIRED, EagerClient, Received
-from rljob_runtime.messaging.nats.connecting import within
 from rljob_runtime.messaging.nats.connection_state import ConnectionState
 from rljob_runtime.messaging.nats.credentials import Credentials, CredentialsUnusable
 from rljob_runtime.messaging.nats.requests import DirectGetBatch, PendingRequests
@@ -326,3 +325,25 @@ class Connection:
 
     async def _on_closed(self) -> None:
         self._interrupt()
+
+
+#: Seconds after which a cancellation that had no effect is repeated.
+_CANCEL_AGAIN = 0.5
+
+
+async def within(seconds: float, connecting: Coroutine[Any, Any, None]) -> None:
+    """Connect, or raise what the last try raised, or TimeoutError.
+
+    nats-py tries forever and waits by `asyncio.wait_for`, which before Python 3.12 swallows a cancellation that comes
+    in the same turn of the event loop as an error. Therefore the attempt is cancelled until it ends.
+    """
+    attempt = asyncio.create_task(connecting)
+    try:
+        async with asyncio.timeout(seconds):
+            await asyncio.shield(attempt)
+    finally:
+        while not attempt.done():
+            attempt.cancel()
+            await asyncio.wait({attempt}, timeout=_CANCEL_AGAIN)
+        if not attempt.cancelled():
+            attempt.exception()  # else asyncio logs it as never retrieved

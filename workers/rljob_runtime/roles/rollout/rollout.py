@@ -16,9 +16,9 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 from rljob_core.config import JobConfig
-from rljob_core.errors import StoreFull
+from rljob_core.errors import RLJobError, StoreFull
 from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, LONGEST, EngineGone, EngineSignal
-from rljob_core.ports import Engine, MessageStore, WeightStore
+from rljob_core.ports import Channel, Engine, MessageStore, WeightStore
 from rljob_core.spec import PipelineSpec
 from rljob_runtime.environments.sources import EpisodeSource, episode_source
 from rljob_runtime.messaging.announce import heartbeat, publish_event
@@ -31,11 +31,10 @@ from rljob_runtime.roles.rollout.careful_start import CarefulStart
 from rljob_runtime.roles.rollout.engine_metrics import EngineMetrics
 from rljob_runtime.roles.rollout.episodes import Episodes
 from rljob_runtime.roles.rollout.hang_watch import HangWatch
-from rljob_runtime.roles.rollout.outbox_watch import OutboxWatch
 from rljob_runtime.roles.rollout.pauses_file import PausesFile
 from rljob_runtime.roles.rollout.progress_publisher import ProgressPublisher
+from rljob_runtime.roles.rollout.response_lengths import TokenCounts
 from rljob_runtime.roles.rollout.running import requests_of
-from rljob_runtime.roles.rollout.token_counts import TokenCounts
 from rljob_runtime.roles.rollout.trajectory_publisher import TrajectoryPublisher
 from rljob_runtime.roles.rollout.versions import AnnouncedVersion
 from rljob_runtime.roles.rollout.weight_updates import WeightUpdates
@@ -279,3 +278,36 @@ class Rollout:
             await self._store.put_signal(ENGINE_SIGNALS + self.instance, ENGINE_SIGNAL.dump_json(signal))
         except StoreFull as error:
             log.warning("%s: a heartbeat is left out, until the coordinator has made room", error)
+
+
+_EVERY_SECONDS = 5.0
+"""Many engines ask the same server."""
+
+
+class OutboxWatch:
+    """Reads the size of the outbox of a site's trajectories again and again, for the engine's heartbeats.
+
+    The coordinator sends less work to a site whose outbox fills, as its link is slower than its engines or is cut.
+
+    Args:
+        store: of the site's server, open.
+        site: where this engine is; at the hub (""), nothing is read.
+
+    Attributes:
+        bytes, limit: what is stored, and may be stored; 0 for no limit, and where nothing could be read.
+    """
+
+    def __init__(self, store: MessageStore, *, site: str) -> None:
+        self._store, self._site = store, site
+        self.bytes = self.limit = 0
+
+    async def follow(self) -> None:
+        """Read it until cancelled. An engine works on without: a server that does not answer says so elsewhere."""
+        while self._site:
+            try:
+                self.bytes, self.limit = await self._store.filled(Channel.TRAJECTORIES)
+            except RLJobError as error:
+                # The coordinator takes this for no answer: what it was before would hold the site back.
+                self.bytes = self.limit = 0
+                log.debug("the size of the outbox is not known: %s", error)
+            await asyncio.sleep(_EVERY_SECONDS)

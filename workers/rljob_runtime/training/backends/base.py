@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,7 +29,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rljob_core.config import JobConfig
-from rljob_core.errors import NotFinite
+from rljob_core.errors import JobFailed, NotFinite
+from rljob_core.failures import Reason
 from rljob_core.messages import StepStats
 from rljob_core.ports import TrainingSample
 from rljob_runtime.model.lora import without_adapters
@@ -40,7 +41,6 @@ from rljob_runtime.training.losses.registry import find_loss
 from rljob_runtime.training.losses.sums import loss_sums
 from rljob_runtime.training.optimizer import learning_rate
 from rljob_runtime.training.options import TrainingOptions
-from rljob_runtime.training.out_of_memory import explain_out_of_memory
 from rljob_runtime.training.packing.rows import Row, row
 from rljob_runtime.training.step_count import StepCount
 
@@ -271,3 +271,43 @@ class BackendBase(BackendState):
                 max_tokens=self._sampling.max_tokens,
             )
         )
+
+
+#: What torch says where a CPU's memory is exhausted; it has no type for it.
+_CPU = ("can't allocate memory", "not enough memory", "Cannot allocate memory")
+
+
+@contextmanager
+def explain_out_of_memory(*, sequences: int, tokens: int, step: int) -> Iterator[None]:
+    """Say which forward and backward ran out of memory.
+
+    Args:
+        sequences: of the batch.
+        tokens: of it.
+        step: that it belongs to.
+
+    Raises:
+        JobFailed: there was not enough memory; the same batch would find no more of it in another attempt.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not of_memory(error):
+            raise
+        raise JobFailed(
+            f"step {step}: out of memory in the forward and backward of {sequences} sequences, {tokens} tokens, of a "
+            "micro-batch: lower spec.trainer.options.forwardTokens or spec.trainer.microBatchTokens, or set "
+            f"spec.trainer.options.activationCheckpointing: true ({_first_line(error)})",
+            Reason.OUT_OF_MEMORY,
+        ) from error
+
+
+def of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory is exhausted."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
+        words in str(error) for words in _CPU
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -2,20 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn import Parameter
 
 from rljob_runtime.model.causal import load_model
 from rljob_runtime.training.backends.base import BackendBase
-from rljob_runtime.training.master_weights import MasterWeights
 from rljob_runtime.training.optimizer import adamw, moments_of
 from rljob_runtime.training.optimizer_state import Elements
 from rljob_runtime.training.reference import Reference
+
+
+class MasterWeights:
+    """Float32 copies of a bfloat16 model's parameters, which the optimizer updates; gradients add up in them.
+
+    In bfloat16 an update smaller than 1/256 of a weight would be lost, and so would a small addition to a large
+    gradient.
+
+    Args:
+        parameters: in training, by name.
+
+    Attributes:
+        twins: float32 parameters by name.
+    """
+
+    def __init__(self, parameters: Mapping[str, Parameter]) -> None:
+        self._parameters = parameters
+        self.twins = {name: Parameter(p.detach().float()) for name, p in parameters.items()}
+        for name, parameter in parameters.items():
+            parameter.register_post_accumulate_grad_hook(partial(_move_gradient, self.twins[name]))
+
+    def take(self) -> None:
+        """Start from the model's weights."""
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                self.twins[name].copy_(parameter)
+
+    def publish(self) -> None:
+        """Round the twins into the model."""
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                parameter.copy_(self.twins[name])
+
+
+def _move_gradient(twin: Parameter, parameter: Tensor) -> None:
+    gradient, parameter.grad = parameter.grad, None
+    if gradient is None:
+        return
+    if twin.grad is None:
+        twin.grad = gradient.float()
+    else:
+        twin.grad += gradient
 
 
 class TorchBackend(BackendBase):

@@ -58,7 +58,7 @@ class MoveUnderWay:
 
 
 @dataclass(slots=True)
-class Moves:
+class Migrations:
     """Nothing of this is in the ledger: to a new coordinator, engines have handed back what they released.
 
     Attributes:

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from tests.memory.changes import Changes, matches
+
 from rljob_core.errors import StoreFull
 from rljob_core.ports import MESSAGE_ID, Message
-from rljob_runtime.messaging.memory.changes import Changes, matches
 
 _DUPLICATE_WINDOW = 300.0
 #: Number of removals per stream that a cut can undo.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from tests.memory.streams import Consumer, StoredStream
+
 from rljob_core.ports import Message
-from rljob_runtime.messaging.memory.streams import Consumer, StoredStream
 
 
 class MemoryDelivery:

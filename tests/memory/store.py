@@ -10,6 +10,10 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 
+from tests.memory.changes import matches
+from tests.memory.queue import MemoryQueue
+from tests.memory.streams import Consumer, StoredStream
+
 from rljob_core.errors import Fenced, StoreFull, StoreUnavailable, StreamCut
 from rljob_core.messages import MARK_HEADER, SITE_SIGNALS, site_mark
 from rljob_core.ports import (
@@ -23,9 +27,6 @@ from rljob_core.ports import (
 )
 from rljob_core.site_border import SOURCE
 from rljob_core.site_streams import MARKED
-from rljob_runtime.messaging.memory.changes import matches
-from rljob_runtime.messaging.memory.queue import MemoryQueue
-from rljob_runtime.messaging.memory.streams import Consumer, StoredStream
 
 _REMOVED = "KV-Operation"
 

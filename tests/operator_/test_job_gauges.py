@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from rljob_operator.cluster.kube.cache import KubeCache
-from rljob_operator.reconcile.failed_jobs import failed_jobs
+from rljob_operator.reconcile.job_gauges import failed_jobs
 from rljob_operator.telemetry import OperatorMetrics
 
 

@@ -1,4 +1,4 @@
-"""The jobs that have failed, by their conditions in the operator's cache, without a request."""
+"""What the operator's metrics say of jobs, read from its cache without a request."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from rljob_operator.cluster.kube.cache import JobKey, KubeCache
+from rljob_operator.cluster.port import Ref
+from rljob_operator.decisions.wanted_engines import wanted_engines
 
 OTHER = "Other"
 _REASON = re.compile(r"[A-Z][A-Za-z]{0,63}")
@@ -29,3 +31,12 @@ def failed_jobs(cache: KubeCache) -> Iterator[tuple[JobKey, str]]:
                 known = isinstance(reason, str) and _REASON.fullmatch(reason)
                 yield key, str(reason) if known else OTHER
                 break
+
+
+def wanted_replicas(cache: KubeCache) -> Iterator[tuple[Ref, int]]:
+    """How many engines the RolloutPools should have that exist and are decided about."""
+    for key in cache.jobs():
+        for name, replicas in wanted_engines(cache.job(key) or {}).items():
+            ref = Ref("RolloutPool", key[0], name)
+            if cache.key_of(ref) == key:
+                yield ref, replicas

@@ -18,8 +18,8 @@ from rljob_core.trajectory import VersionSpan
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
 from rljob_runtime.process.alive import AliveReader, AliveWriter
+from rljob_runtime.roles.rollout.response_lengths import TokenCounts
 from rljob_runtime.roles.rollout.running import Running
-from rljob_runtime.roles.rollout.token_counts import TokenCounts
 
 PROMPT = np.arange(5, dtype=np.int32)
 LENGTHS = {"median": 200, "min": 200, "max": 200}
