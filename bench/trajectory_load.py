@@ -32,6 +32,7 @@ from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.roles.coordinator import Coordinator
+from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts
 from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
 
@@ -70,7 +71,7 @@ def _coordinate(url: str, shape: LoadShape, parent: Connection) -> None:
             config_of(shape),
             store,
             StoredWeights(MemoryTransport()),
-            lambda prompt, _: f"prompt {prompt}",
+            PromptTexts(lambda prompt, _: f"prompt {prompt}"),
             instance="bench",
         )
         await role.run(lambda: parent.send("ready"))

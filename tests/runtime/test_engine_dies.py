@@ -203,11 +203,12 @@ def death_by(worker: Worker, store: Callable[[], NatsStore], words: Sequence[str
         while not (serving := re.search(r"engine (\S+) serves", worker.log)):  # noqa: ASYNC110  another process writes it
             await asyncio.sleep(0.1)
         work = tuple(
-            Generate(f"g{number}.{sibling}", 1, number, f"{number} {word}", 0, "sampled", 0, survivor=True)
-            for number, word in enumerate(words)
+            Generate(f"g{number}.{sibling}", 1, number, 0, "sampled", 0, survivor=True)
+            for number in range(len(words))
             for sibling in range(2)
         )
-        batch = ENGINE_WORK.dump_json(EngineWorkBatch(1, work))
+        texts = {f"g{number}": f"{number} {word}" for number, word in enumerate(words)}
+        batch = ENGINE_WORK.dump_json(EngineWorkBatch(1, work, texts))
         await opened.publish(Channel.WORK, f"engine.{serving[1]}", batch)
         await opened.close()
         await asyncio.to_thread(worker.end)

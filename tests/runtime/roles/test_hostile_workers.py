@@ -37,6 +37,7 @@ from rljob_core.site_border import SOURCE
 from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.roles.coordinator import Coordinator
+from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts
 from rljob_runtime.roles.coordinator.worker_messages import WorkerMessages
 from rljob_runtime.weights.memory import MemoryTransport
 from rljob_runtime.weights.store import StoredWeights
@@ -132,7 +133,9 @@ async def job(
     weights = StoredWeights(MemoryTransport(), anchor_every=1)
     ready = asyncio.Event()
     running = asyncio.create_task(
-        Coordinator(config, its, weights, lambda prompt, _: str(prompt), instance="c1").run(ready.set)
+        Coordinator(config, its, weights, PromptTexts(lambda prompt, _: str(prompt)), instance="c1").run(
+            ready.set
+        )
     )
     await in_time(ready.wait())
     yield mine, running
