@@ -17,7 +17,7 @@ from rljob_core.messages import (
     ENGINE_WORK,
     REWARD_BATCH,
     REWARD_QUEUE,
-    TRAINER_WORK,
+    TRAINER_MESSAGE,
     EngineSignal,
     Finish,
     Generate,
@@ -158,7 +158,7 @@ class _Roles:
         await publish_event(self._store, TrainerReady(1, 0, None))
         while True:
             for delivery in await queue.fetch(messages=16, max_bytes=4 << 20, timeout=5.0):
-                message = TRAINER_WORK.validate_json(delivery.message.data)
+                message = TRAINER_MESSAGE.validate_json(delivery.message.data).work
                 await delivery.ack()
                 if isinstance(message, Hello):
                     await publish_event(self._store, TrainerReady(1, message.epoch, None))

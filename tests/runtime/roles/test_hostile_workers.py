@@ -19,7 +19,7 @@ from rljob_core.errors import StoreFull
 from rljob_core.messages import (
     COORDINATOR_EVENT,
     ENGINE_SIGNAL,
-    TRAINER_WORK,
+    TRAINER_MESSAGE,
     CoordinatorEvent,
     EngineDied,
     EngineGone,
@@ -194,7 +194,7 @@ async def answer(store: NatsStore, coordinator: asyncio.Task[None], attempt: int
     await asyncio.wait({fetch, coordinator}, return_when=asyncio.FIRST_COMPLETED)
     assert not coordinator.done(), coordinator.exception()
     (delivery, *_) = await fetch
-    assert isinstance(TRAINER_WORK.validate_json(delivery.message.data), Hello)
+    assert isinstance(TRAINER_MESSAGE.validate_json(delivery.message.data).work, Hello)
 
 
 async def ledger(store: NatsStore) -> list[RecordBatch]:

@@ -65,13 +65,14 @@ from rljob_core.messages.signals import (
     WeightSwap,
 )
 from rljob_core.messages.trainer_work import (
-    TRAINER_WORK,
+    TRAINER_MESSAGE,
     Fence,
     Finish,
     Hello,
     MicroBatch,
     Resume,
     Retention,
+    TrainerMessage,
     TrainerWork,
     TrainingItem,
 )
@@ -94,7 +95,7 @@ __all__ = [
     "SITE_SIGNALS",
     "STEP_METRICS",
     "SWAPS_SIGNALLED",
-    "TRAINER_WORK",
+    "TRAINER_MESSAGE",
     "VERSION_ANNOUNCED",
     "Cancel",
     "CheckpointWritten",
@@ -125,6 +126,7 @@ __all__ = [
     "StepMetrics",
     "StepProposed",
     "StepStats",
+    "TrainerMessage",
     "TrainerReady",
     "TrainerWork",
     "TrainingItem",

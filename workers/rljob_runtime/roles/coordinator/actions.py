@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 from rljob_core.actions import (
@@ -36,9 +35,9 @@ from rljob_core.messages import (
     MARK,
     MARK_HEADER,
     REWARD_QUEUE,
-    TRAINER_WORK,
+    TRAINER_MESSAGE,
     Generate,
-    MicroBatch,
+    TrainerMessage,
     site_mark,
     work_suffix,
 )
@@ -126,10 +125,7 @@ class ActionRunner:
             case SendToEngine():
                 await self._send(action, epoch)
             case SendToTrainer():
-                work = action.message
-                data = TRAINER_WORK.dump_json(
-                    replace(work, ledger=ledger) if isinstance(work, MicroBatch) else work
-                )
+                data = TRAINER_MESSAGE.dump_json(TrainerMessage(ledger, action.message))
                 await self._publish(Channel.TRAINING, f"trainer.{action.attempt}", data)
             case Announce():
                 await publish_version(store, action)
