@@ -621,7 +621,7 @@ class Model:
             require(trainer is self.zombie, "[fence] the newest attempt is asked to stop")
             self.zombie = None
         elif isinstance(end, Finish) and trainer is self.trainer:
-            self.finished = end.outcome
+            self.finished = "Succeeded" if end.failure is None else "Failed"
 
     def _durable(self, proposal: StepCommitted, read: dict[str, Summary]) -> None:
         self.manifests[proposal.manifest] = proposal
