@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from small_config import small_config
-from tests.waiting import HANG, in_time, within
+from tests.waiting import HANG, in_time, until_async, within
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import StoreFull
@@ -176,8 +176,7 @@ async def test_a_bucket_of_signals_that_was_filled_is_emptied_and_the_job_goes_o
             value = altered(SIGNAL, engine=engine) if decodes else b"?"
             await store.put_signal(f"engine.{engine}", value + b" " * 20_000)
     async with within():
-        while "the bucket of signals is full" not in caplog.text:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+        await until_async(lambda: "the bucket of signals is full" in caplog.text)
         async for key, value in store.watch_signals():  # its own heartbeats go on
             if key == "coordinator" and value:
                 break
