@@ -196,17 +196,18 @@ class Worker:
         first = await self._store.last_sequence(Channel.TRAJECTORIES) + 1
         begun = time.perf_counter()
         number = next(self._numbers)
-        items = tuple(
-            Generate(f"{number}-{at}", 1, at, text, 0, "sampled", at) for at, text in enumerate(self._texts)
-        )
-        for start in range(0, len(items), 64):
-            batch = EngineWorkBatch(epoch=1, items=items[start : start + 64])
+        for start in range(0, len(self._texts), 64):
+            texts = {f"{number}-{at}": text for at, text in enumerate(self._texts[start : start + 64], start)}
+            items = tuple(
+                Generate(f"{group}.0", 1, at, 0, "sampled", at) for at, group in enumerate(texts, start)
+            )
+            batch = EngineWorkBatch(1, items, texts)
             await self._store.publish(Channel.WORK, f"engine.{self._engine}", ENGINE_WORK.dump_json(batch))
         found = tokens = 0
         async for summaries in TrajectoryStore(self._store).summaries(first):
             found += len(summaries)
             tokens += len(summaries) * self._sizes.tokens
-            if found == len(items):
+            if found == len(self._texts):
                 break
         return tokens / (time.perf_counter() - begun)
 

@@ -18,7 +18,7 @@ from rljob_core.messages import (
     ENGINE_WORK,
     REWARD_BATCH,
     REWARD_QUEUE,
-    TRAINER_WORK,
+    TRAINER_MESSAGE,
     EngineSignal,
     Finish,
     Generate,
@@ -33,6 +33,7 @@ from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.roles.coordinator import Coordinator
+from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts
 from rljob_runtime.weights.store import StoredWeights
 
 PROMPT, RESPONSE = 16, 48
@@ -70,7 +71,7 @@ def _coordinate(url: str, shape: LoadShape, parent: Connection) -> None:
             config_of(shape),
             store,
             StoredWeights(MemoryTransport()),
-            lambda prompt, _: f"prompt {prompt}",
+            PromptTexts(lambda prompt, _: f"prompt {prompt}"),
             instance="bench",
         )
         await role.run(lambda: parent.send("ready"))
@@ -157,7 +158,7 @@ class _Roles:
         await publish_event(self._store, TrainerReady(1, 0, None))
         while True:
             for delivery in await queue.fetch(messages=16, max_bytes=4 << 20, timeout=5.0):
-                message = TRAINER_WORK.validate_json(delivery.message.data)
+                message = TRAINER_MESSAGE.validate_json(delivery.message.data).work
                 await delivery.ack()
                 if isinstance(message, Hello):
                     await publish_event(self._store, TrainerReady(1, message.epoch, None))

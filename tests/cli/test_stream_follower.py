@@ -11,7 +11,7 @@ import pytest
 from example_job import write_job
 from rich.console import Console
 from tests.memory.store import MemoryServer, MemoryStore
-from tests.waiting import within
+from tests.waiting import until_async, within
 
 from rljob_cli.manifest.load import load_job
 from rljob_cli.run.event_log import EventLog
@@ -52,8 +52,7 @@ async def follow_to_the_end(
     try:
         async with within():
             if later is not None:
-                while not progress.lines:  # noqa: ASYNC110  it is no event
-                    await asyncio.sleep(0.01)
+                await until_async(lambda: progress.lines)
                 await asyncio.sleep(0.1)
                 assert not follower.ended.is_set()
                 await publish_metrics(store, PublishMetrics(later))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -15,9 +14,8 @@ import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from e2e.harness.ports import hold_port
 from random_trajectories import trajectory
-from tests.waiting import within
+from tests.waiting import until_async, within
 
-from rljob_core.actions import StoredProgress
 from rljob_core.ports import Channel
 from rljob_core.trajectory import FinishReason
 from rljob_runtime.messaging import wire
@@ -111,10 +109,7 @@ async def test_progress_in_chunks(stores: tuple[NatsStore, NatsStore]) -> None:
     engine, coordinator = (ProgressStore(store, payload_bytes=CUT) for store in stores)
     made = replace(trajectory(7, tokens=3000), id="g7.1", finish=FinishReason.UNFINISHED)
     sequence = await engine.put(PartialTrajectory(made, ((3, "m3"),)), seed=1)
-    found: StoredProgress | None = None
-    async with within():
-        while (found := await coordinator.newest("g7.1")) is None:  # noqa: ASYNC110  what a server copies
-            await asyncio.sleep(0.05)
+    found = await until_async(lambda: coordinator.newest("g7.1"))
     successor = ProgressStore(there, payload_bytes=CUT)
     for asked in (successor, coordinator):
         got = await asked.get("g7.1", found.inherited)

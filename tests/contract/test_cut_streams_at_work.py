@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cut_files import cut_bytes, cut_messages, stream_folder
 from lossy_servers import NatsWorld, contents
-from tests.waiting import within
+from tests.waiting import until_async, within
 
 from rljob_core.errors import Fenced, StreamCut
 from rljob_core.ports import MESSAGE_ID, Channel
@@ -83,8 +83,7 @@ class Load:
     async def goes_on(self) -> None:
         """Until each stream that is followed is read from: sooner, there is nothing to lose."""
         before = self.batches.copy()
-        while any(self.batches[channel] == before[channel] for channel in FOLLOWED):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until_async(lambda: all(self.batches[channel] > before[channel] for channel in FOLLOWED))
 
 
 @pytest.mark.slow

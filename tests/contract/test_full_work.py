@@ -21,6 +21,7 @@ from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.progress import ProgressStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.roles.coordinator.actions import ActionRunner
+from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts
 
 TRAJECTORIES = 64 << 20
 
@@ -49,7 +50,7 @@ async def test_work_that_finds_no_room_is_sent_once_there_is_some(tmp_path: Path
             store,
             TrajectoryStore(store, max_tokens=1),
             ProgressStore(store, max_tokens=1),
-            lambda prompt, evaluation: f"{prompt}{evaluation}",
+            PromptTexts(lambda prompt, evaluation: f"{prompt}{evaluation}"),
             observe,
             instance="c",
             lengths=AsksNobody(),

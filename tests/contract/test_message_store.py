@@ -273,8 +273,7 @@ async def test_headers_are_read_as_they_come_by_a_reader_that_pauses(connect: Co
     async with within():
         reading = asyncio.create_task(read())
         await write(1)
-        while not found:  # noqa: ASYNC110  nothing tells
-            await asyncio.sleep(0.01)
+        await until_async(lambda: found)
         await asyncio.gather(*map(write, range(2, 601)))
         caught_up.set()
         for number in range(601, 701):

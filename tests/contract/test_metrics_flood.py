@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from cluster_jobs import ISSUER, SEEDS, job_of, operator, prepare, role_store
 from e2e.harness.nats_server import EmbeddedServer
-from tests.waiting import within
+from tests.waiting import until_async
 
 from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS, STEP_METRICS, EngineSignal, StepMetrics
 from rljob_core.ports import Channel
@@ -61,8 +61,7 @@ async def test_a_job_that_floods_the_operator_is_read_no_faster_than_others(
         try:
             for store in stores.values():
                 await store.open()
-            while connection.client is None:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+            await until_async(lambda: connection.client)
             began = asyncio.get_running_loop().time()
             hostile, honest = stores[hostile_uid], stores[honest_uid]
             await hostile.publish(Channel.METRICS, "steps", b" " * 900_000 + line(999_999))
@@ -70,13 +69,10 @@ async def test_a_job_that_floods_the_operator_is_read_no_faster_than_others(
                 steps = range(first, first + 100)
                 await asyncio.gather(*(hostile.publish(Channel.METRICS, "steps", line(n + 1)) for n in steps))
             await honest.publish(Channel.METRICS, "steps", line(1_000_000))
-            async with within():
-                while (heard := feed.metrics(("default", honest_uid))) is None:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-                assert heard.step == 1_000_000
-                # The newest line is taken once the second is over, and none is lost for good.
-                while (feed.metrics(("default", hostile_uid)) or JobMetrics()).step < FLOOD:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+            heard = await until_async(lambda: feed.metrics(("default", honest_uid)))
+            assert heard.step == 1_000_000
+            # The newest line is taken once the second is over, and none is lost for good.
+            await until_async(lambda: (feed.metrics(("default", hostile_uid)) or JobMetrics()).step >= FLOOD)
             seconds = asyncio.get_running_loop().time() - began
             assert 999_999 not in parsed
             assert len(parsed) - 1 <= (LINES + 1) * (int(seconds) + 2)

@@ -635,8 +635,8 @@ async def test_a_whole_job_runs_on_its_roles_credentials(
                         RoleFailed("trainer", Failure(Reason.UNKNOWN, "forged")),
                     ):
                         await reward.publish(Channel.EVENTS, "reward", COORDINATOR_EVENT.dump_json(event))
-                while "refused 1 of what events.reward sent: only rollout" not in workers.logs():  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+                refusal = "refused 1 of what events.reward sent: only rollout"
+                await until_async(lambda: refusal in workers.logs())
                 (engine,) = psutil.Process(workers.processes["a-1"].pid).children()
                 engine.kill()
                 assert await workers.processes["a-1"].wait() == 137  # once its death was reported

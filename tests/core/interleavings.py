@@ -56,8 +56,8 @@ from rljob_core.messages import (
     Finish,
     MicroBatch,
     RewardResult,
+    TrainerMessage,
     TrainerReady,
-    TrainerWork,
 )
 from rljob_core.planner import Planner, early_trial
 from rljob_core.planner.heartbeats import RESEND_HEARTBEATS
@@ -146,7 +146,7 @@ class Model:
         self.seen = [0, 0]
         """Sequences up to which the coordinator has read payloads and rewards."""
         self.events: list[Observation] = []
-        self.late: list[tuple[int, Action]] = []
+        self.late: list[tuple[int, str, Action]] = []
         """Actions, with their epoch, of a replaced coordinator that has not executed them yet."""
         self.sequence = self.appended = 0
         self.instances = 0
@@ -307,9 +307,9 @@ class Model:
             self._observe(PipelineChanged(change))
         elif what == "late":
             actions, self.late = self.late, []
-            for epoch, action in actions:
+            for epoch, ledger, action in actions:
                 if not isinstance(action, FindProgress | ListProgress):  # the answer would reach nobody
-                    self._act(action, epoch)
+                    self._act(action, epoch, ledger)
         elif what == "deliver":
             self._deliver(whom)
         elif what == "swap":
@@ -370,32 +370,32 @@ class Model:
                     )
         if dies and len(records) < len(decision.records):
             return  # the coordinator dies after storing a part of them
-        actions = [self._with_digest(action) for action in decision.actions]
+        epoch = self.planner.epoch
         if dies:
-            self.late = [*self.late, *((self.planner.epoch, action) for action in actions)]
+            late = ((epoch, self._digest(action), action) for action in decision.actions)
+            self.late = [*self.late, *late]
             return
-        for action in actions:
-            self._act(action, self.planner.epoch)
+        for action in decision.actions:
+            self._act(action, epoch, self._digest(action))
 
     def _append(self, batch: RecordBatch) -> None:
         self.ledger.append(batch)
         self.appended += 1
         self.digests.append(str(self.appended))
 
-    def _with_digest(self, action: Action) -> Action:
-        """An action as the coordinator performs it: a micro-batch names the ledger's end."""
-        if isinstance(action, SendToTrainer) and isinstance(action.message, MicroBatch):
-            return replace(action, message=replace(action.message, ledger=self.digests[-1]))
-        return action
+    def _digest(self, action: Action) -> str:
+        """The ledger's end, which the message of a micro-batch names; nobody reads that of others."""
+        is_read = isinstance(action, SendToTrainer) and isinstance(action.message, MicroBatch)
+        return self.digests[-1] if is_read else ""
 
-    def _act(self, action: Action, epoch: int) -> None:
+    def _act(self, action: Action, epoch: int, ledger: str) -> None:
         match action:
             case SendToEngine() if action.engine in self.engines:
                 self.engines[action.engine].send(epoch, action.items)
             case SendToTrainer(attempt=self.trainer.attempt):
-                self.trainer.inbox.append(action.message)
+                self.trainer.inbox.append(TrainerMessage(ledger, action.message))
             case SendToTrainer() if self.zombie is not None and action.attempt == self.zombie.attempt:
-                self.zombie.inbox.append(action.message)
+                self.zombie.inbox.append(TrainerMessage(ledger, action.message))
             case Announce():
                 self.announced = action
             case DeletePayloads():
@@ -615,13 +615,13 @@ class Model:
 
     # ------------------------------------------------------------------------------------------ the trainer
 
-    def _train(self, trainer: ModelTrainer, message: TrainerWork) -> None:
+    def _train(self, trainer: ModelTrainer, message: TrainerMessage) -> None:
         end = trainer.take(message, self.payloads, self._say, self._durable)
         if isinstance(end, Fence):
             require(trainer is self.zombie, "[fence] the newest attempt is asked to stop")
             self.zombie = None
         elif isinstance(end, Finish) and trainer is self.trainer:
-            self.finished = end.outcome
+            self.finished = "Succeeded" if end.failure is None else "Failed"
 
     def _durable(self, proposal: StepCommitted, read: dict[str, Summary]) -> None:
         self.manifests[proposal.manifest] = proposal

@@ -70,7 +70,7 @@ def trainer_key(trainer: ModelTrainer, where: dict[int, Any]) -> tuple[Any, ...]
         trainer.proposal.manifest if trainer.proposal else None,
         trainer.missing,
         tuple(trainer.fed) if trainer.fed is not None else None,
-        tuple(message_key(message, where) for message in trainer.inbox),
+        tuple(message_key(message.work, where) for message in trainer.inbox),
     )
 
 

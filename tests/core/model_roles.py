@@ -23,8 +23,8 @@ from rljob_core.messages import (
     Resume,
     StepProposed,
     StepStats,
+    TrainerMessage,
     TrainerReady,
-    TrainerWork,
 )
 from rljob_core.records import Inherited, StepCommitted
 from rljob_core.trajectory import VersionSpan
@@ -168,7 +168,7 @@ class ModelTrainer:
     proposal: StepCommitted | None = None
     missing: PayloadMissing | None = None
     checkpoint: int | None = None
-    inbox: list[TrainerWork] = field(default_factory=list)
+    inbox: list[TrainerMessage] = field(default_factory=list)
     fed: list[tuple[str, ...]] | None = None
     read: dict[str, Summary] = field(default_factory=dict)
 
@@ -181,13 +181,13 @@ class ModelTrainer:
 
     def take(
         self,
-        message: TrainerWork,
+        given: TrainerMessage,
         payloads: dict[int, Summary],
         say: Callable[[Observation], None],
         durable: Callable[[StepCommitted, dict[str, Summary]], None],
     ) -> Finish | Fence | None:
         """Deal with one message; what ends it."""
-        match message:
+        match message := given.work:
             case Hello() if message.epoch > self.epoch:
                 self.epoch, self.resumed, self.fed, self.missing = message.epoch, 0, None, None
                 self.report(say)
@@ -207,7 +207,7 @@ class ModelTrainer:
                 message.step,
                 message.micro_batch,
             ) == (self.attempt, self.epoch, self.resumed, self.version, len(self.fed)):
-                self._feed(message, payloads, say, durable)
+                self._feed(message, given.ledger, payloads, say, durable)
             case Fence() | Finish():
                 return message
         return None
@@ -215,6 +215,7 @@ class ModelTrainer:
     def _feed(
         self,
         message: MicroBatch,
+        ledger: str,
         payloads: dict[int, Summary],
         say: Callable[[Observation], None],
         durable: Callable[[StepCommitted, dict[str, Summary]], None],
@@ -253,7 +254,7 @@ class ModelTrainer:
             "",
             digest,
             digest,
-            ledger=message.ledger,
+            ledger=ledger,
         )
         durable(self.proposal, dict(self.read))
         self.version, self.manifest, self.fed, self.read = version, digest, [], {}

@@ -226,7 +226,7 @@ class ModelOverSites(Model):
         if name == THERE:
             self._hold(before)
 
-    def _act(self, action: Action, epoch: int) -> None:
+    def _act(self, action: Action, epoch: int, ledger: str) -> None:
         if isinstance(action, SendToEngine) and epoch == self.planner.epoch:
             require(action.site == (SITE if action.engine == THERE else ""), f"[site] {action}")
             sent = action.engine == THERE and self.cut and self.link.away
@@ -242,7 +242,7 @@ class ModelOverSites(Model):
         if isinstance(action, FindMark):
             sender, number = self.mark
             self.answers.append(MarkFound(SITE, number if sender == f"c{self.instances}" else 0))
-        super()._act(action, epoch)
+        super()._act(action, epoch, ledger)
 
     def _perform(self, decision: Any, *, dies: bool = False) -> None:
         for record in decision.records:

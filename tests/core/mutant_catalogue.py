@@ -130,7 +130,7 @@ MUTANTS: dict[str, Mutant] = {
         "        if records:\n",
         "        if dies:\n"
         "            for action in decision.actions:\n"
-        "                self._act(action, self.planner.epoch)\n"
+        "                self._act(action, self.planner.epoch, self._digest(action))\n"
         "            return\n"
         "        if records:\n",
         by=("model",),

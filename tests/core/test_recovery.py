@@ -158,7 +158,7 @@ def test_a_step_that_names_a_lost_part_of_the_ledger_is_restored() -> None:
             model.do(min(choices, key=lambda choice: choice[0] == "finish"))
 
     def is_assigned() -> bool:
-        return any(isinstance(message, MicroBatch) for message in model.trainer.inbox)
+        return any(isinstance(message.work, MicroBatch) for message in model.trainer.inbox)
 
     go_on(is_assigned, without="")
     model.do(("lose training", ""))

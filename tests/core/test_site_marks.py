@@ -43,7 +43,7 @@ def world() -> TwoSites:
 
 
 def generate(trajectory: str) -> Generate:
-    return Generate(trajectory, 1, 0, "", 0, "sampled", 0)
+    return Generate(trajectory, 1, 0, 0, "sampled", 0)
 
 
 def stored_there(world: TwoSites) -> str:

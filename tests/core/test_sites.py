@@ -345,7 +345,7 @@ def test_nothing_is_given_to_others_while_the_trainer_has_work():
         for engine in world.engines.values():
             work = next((k for k in engine.running if k[0] == sibling.id), None)
             if work is not None:
-                world.complete(engine, Generate(*work, 0, "", 0, "sampled", 0))
+                world.complete(engine, Generate(*work, 0, 0, "sampled", 0))
     assert world.planner.state.micro_batches
     held = world.cut_until_away()
     assert not world.resets("SiteAway")  # it computes the first micro-batch
@@ -396,7 +396,7 @@ def test_what_was_given_to_others_does_not_count_when_it_arrives(world: TwoSites
     (given, *_) = world.resets("SiteAway")
     for key in list(world.engines[THERE].running):
         if key[0] == given:
-            world.ended.append((world.engines[THERE], Generate(*key, 0, "", 0, "sampled", 0)))
+            world.ended.append((world.engines[THERE], Generate(*key, 0, 0, "sampled", 0)))
     world.heal()
     sibling = world.planner.state.sibling(given)
     assert (sibling.attempt, sibling.payload) == (2, None)
@@ -409,7 +409,7 @@ def test_what_was_not_given_to_others_counts_when_it_arrives(world: TwoSites):
     (kept, *_) = world.work_there()
     for key in list(world.engines[THERE].running):
         if key[0] == kept:
-            world.ended.append((world.engines[THERE], Generate(*key, 0, "", 0, "sampled", 0)))
+            world.ended.append((world.engines[THERE], Generate(*key, 0, 0, "sampled", 0)))
     world.heal()
     sibling = world.planner.state.sibling(kept)
     assert (sibling.attempt, sibling.payload is not None) == (1, True)
@@ -727,9 +727,9 @@ def test_what_is_ready_takes_the_places_of_what_a_site_keeps_waiting(world: TwoS
     world.planner.context.trainer_link.accepted = False  # nothing is given to others
     assert [s.engine for s in state.groups["g4"].siblings] == [HERE, THERE]
     for trajectory in ("g1.1", "g2.1", "g3.1", "g4.1"):
-        world.complete(world.engines[THERE], Generate(trajectory, 1, 0, "", 0, "sampled", 0))
+        world.complete(world.engines[THERE], Generate(trajectory, 1, 0, 0, "sampled", 0))
     world.cut_until_away()  # of the current step, g0 alone waits for the site
-    world.complete(world.engines[HERE], Generate("g4.0", 1, 0, "", 0, "sampled", 0))
+    world.complete(world.engines[HERE], Generate("g4.0", 1, 0, 0, "sampled", 0))
     assert [(m.group, m.displaced) for m in world.records(GroupMoved)] == [("g4", "g0")]
 
 

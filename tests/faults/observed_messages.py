@@ -9,7 +9,7 @@ from rljob_core.messages import (
     ENGINE_SIGNAL,
     ENGINE_SIGNALS,
     REWARD_BATCH,
-    TRAINER_WORK,
+    TRAINER_MESSAGE,
     VERSION_ANNOUNCED,
     EngineSignal,
     MicroBatch,
@@ -121,7 +121,7 @@ def sightings(channel: str, suffix: str, data: bytes, headers: dict[str, str]) -
         case Channel.REWARDS if data:
             return list(REWARD_BATCH.validate_json(data).results)
         case Channel.TRAINING:
-            work = TRAINER_WORK.validate_json(data)
+            work = TRAINER_MESSAGE.validate_json(data).work
             return [work] if isinstance(work, MicroBatch) else []
         case Channel.EVENTS:
             event = COORDINATOR_EVENT.validate_json(data)

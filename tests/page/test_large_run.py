@@ -11,7 +11,7 @@ import pytest
 from invocation import snapshot
 from large_run import ENGINES, write_large_run
 from tests.night import NIGHT
-from tests.waiting import within
+from tests.waiting import until_async, within
 
 from rljob_cli.page.auditing import RunAudits
 from rljob_cli.page.page_run import PageRun
@@ -74,7 +74,6 @@ async def test_a_page_ends_although_a_cancellation_is_lost(tmp_path: Path) -> No
     run = PageRun(folder.path)
     audits = run.streams._audits = UnstoppableAudits(folder.path)
     await run.open()
-    while not audits.begun:  # noqa: ASYNC110  it is set in this loop
-        await asyncio.sleep(0.05)
+    await until_async(lambda: audits.begun)
     async with within():
         await run.close()

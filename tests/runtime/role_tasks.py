@@ -19,7 +19,7 @@ from rljob_runtime.engines.registry import create_engine
 from rljob_runtime.model.settings import model_settings
 from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.roles.coordinator import Coordinator
-from rljob_runtime.roles.coordinator.actions import Render
+from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts, Render
 from rljob_runtime.roles.reward import run_reward
 from rljob_runtime.roles.rollout import Rollout
 from rljob_runtime.roles.trainer import Trainer
@@ -92,7 +92,7 @@ class Roles:
         weights: gives an engine's weight store by its pod, if they are special.
         around: what stands between an engine and its rollout, if anything.
         around_backend: the same of the trainer.
-        around_render: what stands between the data and the coordinator, if anything.
+        prompts: makes the texts of prompts by what renders one, if they are special.
     """
 
     def __init__(
@@ -106,13 +106,14 @@ class Roles:
         weights: Callable[[str], WeightStore] | None = None,
         around: Callable[[Engine], Engine] = lambda engine: engine,
         around_backend: Callable[[TrainerBackend], TrainerBackend] = lambda backend: backend,
-        around_render: Callable[[Render], Render] = lambda render: render,
+        prompts: Callable[[Render], PromptTexts] = PromptTexts,
     ) -> None:
         self.config, self.model = config, model
         self.kind, self.trainer_kind = kind, trainer_kind or kind
         self.checkpoints = checkpoints or CheckpointStore(config.checkpoint_uri, model_path=model)
         self.weights = weights or (lambda pod: open_store("Files", uri=config.weights_uri))
-        self.around, self.around_backend, self.around_render = around, around_backend, around_render
+        self.around, self.around_backend = around, around_backend
+        self.prompts = prompts
         self.server = MemoryServer()
         self.stop = asyncio.Event()
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -129,9 +130,7 @@ class Roles:
             self.config,
             self.connect(),
             open_store("Files", uri=self.config.weights_uri),
-            self.around_render(
-                lambda prompt, evaluation: (held_out if evaluation else training).text(prompt)
-            ),
+            self.prompts(lambda prompt, evaluation: (held_out if evaluation else training).text(prompt)),
             instance=instance,
             changes=self._specs(),
         )

@@ -18,6 +18,7 @@ import pytest
 from dying_engine import install_dying_engine
 from e2e.harness.nats_server import EmbeddedServer
 from small_config import small_config
+from tests.waiting import until_async
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.actions import Announce
@@ -200,14 +201,14 @@ def death_by(worker: Worker, store: Callable[[], NatsStore], words: Sequence[str
         opened = store()
         await opened.open()
         await publish_version(opened, Announce(1, 0, None, "", False))
-        while not (serving := re.search(r"engine (\S+) serves", worker.log)):  # noqa: ASYNC110  another process writes it
-            await asyncio.sleep(0.1)
+        serving = await until_async(lambda: re.search(r"engine (\S+) serves", worker.log))
         work = tuple(
-            Generate(f"g{number}.{sibling}", 1, number, f"{number} {word}", 0, "sampled", 0, survivor=True)
-            for number, word in enumerate(words)
+            Generate(f"g{number}.{sibling}", 1, number, 0, "sampled", 0, survivor=True)
+            for number in range(len(words))
             for sibling in range(2)
         )
-        batch = ENGINE_WORK.dump_json(EngineWorkBatch(1, work))
+        texts = {f"g{number}": f"{number} {word}" for number, word in enumerate(words)}
+        batch = ENGINE_WORK.dump_json(EngineWorkBatch(1, work, texts))
         await opened.publish(Channel.WORK, f"engine.{serving[1]}", batch)
         await opened.close()
         await asyncio.to_thread(worker.end)

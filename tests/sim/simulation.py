@@ -67,6 +67,7 @@ from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.process.alive import AliveWriter
 from rljob_runtime.rewards.messages import ScoringOutcome
 from rljob_runtime.roles.coordinator import Coordinator
+from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts
 from rljob_runtime.roles.reward import ResultPublisher, rewarded
 from rljob_runtime.roles.rollout import Rollout
 from rljob_runtime.roles.rollout.pauses_file import PausesFile
@@ -324,7 +325,7 @@ class Job:
                 self.config,
                 store,
                 self.weights(),
-                self._text,
+                PromptTexts(self._text),
                 instance=f"c{number}",
                 changes=self._specs(),
                 lengths=partial(AnyLengths, self.mishaps.correlation),

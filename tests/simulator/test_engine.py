@@ -62,7 +62,7 @@ def simulated(
         clock.advance()
     begun = clock.now
     for at, prompt, seed in works:
-        work = Generate(f"{prompt}.{seed}", 1, prompt, "", 0, "sampled", seed)
+        work = Generate(f"{prompt}.{seed}", 1, prompt, 0, "sampled", seed)
         clock.at(begun + at, lambda work=work: engine.submit([work]))
     for number, at in enumerate(swaps, start=1):
         clock.at(begun + at, lambda version=number: engine.load(version))

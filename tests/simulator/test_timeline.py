@@ -75,7 +75,7 @@ def test_an_engine_waits_for_weights_and_swaps_them() -> None:
         swapped=lambda _: None,
         timeline=timeline,
     )  # fmt: skip
-    clock.at(1.0, lambda: lone.submit([Generate("g0.0", 1, 0, "", 7, "sampled", 1)]))
+    clock.at(1.0, lambda: lone.submit([Generate("g0.0", 1, 0, 7, "sampled", 1)]))
     clock.at(3.0, lambda: lone.load(7))
     while clock.advance():
         pass

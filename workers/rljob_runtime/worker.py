@@ -15,7 +15,6 @@ import secrets
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, closing
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,6 +78,7 @@ async def _coordinator(
 ) -> None:
     from rljob_runtime.process.config_watch import lost_sites
     from rljob_runtime.roles.coordinator import Coordinator
+    from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts
     from rljob_runtime.roles.coordinator.token_counts import token_counter
     from rljob_runtime.roles.decision_log import DecisionLog
     from rljob_runtime.telemetry.otlp import exported
@@ -92,7 +92,6 @@ async def _coordinator(
     instance = f"{os.environ.get(worker_protocol.POD, 'coordinator')}.{secrets.token_hex(4)}"
     log_folder = os.environ.get(worker_protocol.DECISIONS)
 
-    @lru_cache(maxsize=256)  # each is measured, has its length predicted, and is sent to all siblings
     def render(prompt: int, evaluation: bool) -> str:
         return (held_out if evaluation else training).text(prompt)
 
@@ -107,7 +106,7 @@ async def _coordinator(
             config,
             store,
             weights,
-            render,
+            PromptTexts(render),
             instance=instance,
             count_tokens=count_tokens,
             changes=_spec_changes(config),

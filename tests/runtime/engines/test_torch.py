@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -14,6 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
+from tests.waiting import until_async
 from transformers import AutoModelForCausalLM, AutoTokenizer, MambaConfig, MambaForCausalLM, T5Config
 
 from rljob_contract.tiny_models import ARCHITECTURES, tiny_model
@@ -94,8 +94,7 @@ async def complete(engine: TorchEngine, requests: Sequence[Request]) -> dict[str
 async def tokens_more(engine: TorchEngine, count: int) -> None:
     """Until so many further tokens have come out."""
     goal = engine.load().tokens + count
-    while engine.load().tokens < goal:  # noqa: ASYNC110  an engine announces responses, not tokens
-        await asyncio.sleep(0.001)
+    await until_async(lambda: engine.load().tokens >= goal, every=0.001)
 
 
 def weights(path: Path) -> list[tuple[str, Any]]:

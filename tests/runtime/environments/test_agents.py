@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from obedient_environment import client_of, start
+from tests.waiting import until_async
 
 from rljob_core.errors import EnvironmentFailed, SpecError
 from rljob_core.ports import ModelTurn
@@ -72,9 +73,7 @@ async def agents(folder: Path, program: str, **options: Any) -> AsyncIterator[En
 
 async def written(file: Path) -> str:
     """What a program has written into a file, once it has."""
-    while not (file.exists() and file.read_text()):  # noqa: ASYNC110  another process writes it
-        await asyncio.sleep(0.05)
-    return file.read_text()
+    return await until_async(lambda: file.read_text() if file.exists() else "")
 
 
 def first_of(player: EpisodePlayer) -> EncodedObservation:

@@ -32,7 +32,7 @@ from rljob_core.messages import (
 )
 from rljob_core.ports import Channel, Message
 from rljob_core.records import Inherited
-from rljob_core.trajectory import FinishReason, Source, Trajectory, VersionSpan
+from rljob_core.trajectory import FinishReason, Source, Trajectory, VersionSpan, group_of
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
 from rljob_runtime.messaging import wire
@@ -109,7 +109,8 @@ class World:
         return role.instance
 
     async def send(self, instance: str, *items: EngineWork, epoch: int = 1) -> None:
-        data = ENGINE_WORK.dump_json(EngineWorkBatch(epoch, items))
+        texts = {group_of(i.trajectory): f"prompt {i.prompt}" for i in items if isinstance(i, Generate)}
+        data = ENGINE_WORK.dump_json(EngineWorkBatch(epoch, items, texts))
         await self.store.publish(Channel.WORK, f"engine.{instance}", data)
 
     async def drain(self, pod: str) -> None:
@@ -154,9 +155,7 @@ def work(
     number: int = 0, *, attempt: int = 1, inherited: Inherited | None = None, min_version: int = 0
 ) -> Generate:
     seed = number if inherited is None else inherited.seed
-    return Generate(
-        f"g{number}.0", attempt, number, f"prompt {number}", min_version, "sampled", seed, inherited
-    )
+    return Generate(f"g{number}.0", attempt, number, min_version, "sampled", seed, inherited)
 
 
 async def found(world: World, number: int = 0) -> StoredProgress:

@@ -11,17 +11,17 @@ import pytest
 import virtual_time
 
 from rljob_core import worker_protocol
-from rljob_core.messages import Generate
 from rljob_core.ports import Request
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
 from rljob_runtime.process.alive import AliveReader, AliveWriter
 from rljob_runtime.roles.rollout.careful_start import CarefulStart
+from rljob_runtime.roles.rollout.running import Assignment
 
 STEP_SECONDS = 2.0
 LENGTHS = {"median": 3, "min": 3, "max": 3}
 WORK = [
-    Generate(f"g{group}.{sibling}", 1, group, "", 0, "sampled", 0, survivor=group != 2)
+    Assignment(f"g{group}.{sibling}", 1, group, 0, "sampled", 0, survivor=group != 2, text="")
     for group in (1, 2, 3)
     for sibling in (0, 1)
 ]
@@ -37,11 +37,11 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[AliveReader]:
     os.close(writing)
 
 
-def request(work: Generate) -> Request:
+def request(work: Assignment) -> Request:
     return Request(work.trajectory, np.arange(5, dtype=np.int32), 1.0, 1.0, 9, frozenset(), (), 0)
 
 
-def groups(work: Sequence[Generate]) -> set[str]:
+def groups(work: Sequence[Assignment]) -> set[str]:
     return {w.trajectory.partition(".")[0] for w in work}
 
 

@@ -11,13 +11,13 @@ from role_tasks import Roles
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.records import Evaluated, GroupAborted
-from rljob_runtime.roles.coordinator.actions import Render
+from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts, Render
 
 TRAINED, HELD_OUT = 5, 2
 
 
-def raising_later(render: Render) -> Render:
-    """Raises for one prompt of each kind, whenever it is asked for again."""
+def raising_later(render: Render) -> PromptTexts:
+    """Texts that are not kept; one prompt of each kind raises whenever it is rendered again."""
     asked = Counter[tuple[int, bool]]()
 
     def text(prompt: int, evaluation: bool) -> str:
@@ -26,14 +26,14 @@ def raising_later(render: Render) -> Render:
             raise OSError(5, "Input/output error")
         return render(prompt, evaluation)
 
-    return text
+    return PromptTexts(text, room=0)
 
 
 @pytest.mark.timeout(400)
 async def test_a_prompt_that_raises_when_it_is_sent_is_given_up(tmp_path: Path) -> None:
     model = tiny_model(tmp_path / "model")
     config = job(tmp_path, model, mode="BoundedAsync")
-    async with Roles(config, model, around_render=raising_later) as roles:
+    async with Roles(config, model, prompts=raising_later) as roles:
         await finish(roles)
         records = await ledger(roles.store)
         await check(roles)

@@ -13,18 +13,17 @@ import virtual_time
 
 from rljob_core import worker_protocol
 from rljob_core.hang_limit import FACTOR, LEAST_SECONDS, KnownPauses
-from rljob_core.messages import Generate
 from rljob_core.ports import Request
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
 from rljob_runtime.process.alive import AliveWriter
 from rljob_runtime.roles.rollout.hang_watch import HangWatch
 from rljob_runtime.roles.rollout.pauses_file import PausesFile, pauses_file
-from rljob_runtime.roles.rollout.running import Running
+from rljob_runtime.roles.rollout.running import Assignment, Running
 
 LONG = {"median": 1000, "min": 1000, "max": 1000}
 PROMPT = np.arange(5, dtype=np.int32)
-WORK = Generate("g0.0", 1, 0, "", 0, "sampled", 0)
+WORK = Assignment("g0.0", 1, 0, 0, "sampled", 0, text="")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from small_config import small_config
 from tests.memory.weights import MemoryTransport
-from tests.waiting import HANG, in_time, within
+from tests.waiting import HANG, in_time, until_async, within
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import StoreFull
@@ -21,7 +21,7 @@ from rljob_core.failures import Failure, Reason
 from rljob_core.messages import (
     COORDINATOR_EVENT,
     ENGINE_SIGNAL,
-    TRAINER_WORK,
+    TRAINER_MESSAGE,
     CoordinatorEvent,
     EngineDied,
     EngineGone,
@@ -39,6 +39,7 @@ from rljob_core.site_border import SOURCE
 from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.roles.coordinator import Coordinator
+from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts
 from rljob_runtime.roles.coordinator.worker_messages import WorkerMessages
 from rljob_runtime.weights.store import StoredWeights
 
@@ -133,7 +134,9 @@ async def job(
     weights = StoredWeights(MemoryTransport(), anchor_every=1)
     ready = asyncio.Event()
     running = asyncio.create_task(
-        Coordinator(config, its, weights, lambda prompt, _: str(prompt), instance="c1").run(ready.set)
+        Coordinator(config, its, weights, PromptTexts(lambda prompt, _: str(prompt)), instance="c1").run(
+            ready.set
+        )
     )
     await in_time(ready.wait())
     yield mine, running
@@ -173,8 +176,7 @@ async def test_a_bucket_of_signals_that_was_filled_is_emptied_and_the_job_goes_o
             value = altered(SIGNAL, engine=engine) if decodes else b"?"
             await store.put_signal(f"engine.{engine}", value + b" " * 20_000)
     async with within():
-        while "the bucket of signals is full" not in caplog.text:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+        await until_async(lambda: "the bucket of signals is full" in caplog.text)
         async for key, value in store.watch_signals():  # its own heartbeats go on
             if key == "coordinator" and value:
                 break
@@ -194,7 +196,7 @@ async def answer(store: NatsStore, coordinator: asyncio.Task[None], attempt: int
     await asyncio.wait({fetch, coordinator}, return_when=asyncio.FIRST_COMPLETED)
     assert not coordinator.done(), coordinator.exception()
     (delivery, *_) = await fetch
-    assert isinstance(TRAINER_WORK.validate_json(delivery.message.data), Hello)
+    assert isinstance(TRAINER_MESSAGE.validate_json(delivery.message.data).work, Hello)
 
 
 async def ledger(store: NatsStore) -> list[RecordBatch]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from rljob_runtime.lengths import registry
 from rljob_runtime.lengths.guard import GuardedPredictor
 from rljob_runtime.roles.coordinator import length_predictions
 from rljob_runtime.roles.coordinator.length_predictions import LengthPredictions
+from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts, Render
 
 
 class Predictor:
@@ -53,10 +54,10 @@ class Answers:
 
         monkeypatch.setattr(registry, "create_predictor", create)
         self.seen: asyncio.Queue[LengthsPredicted] = asyncio.Queue()
-        self.asks = self.connect(lambda prompt: f"text {prompt}")
+        self.asks = self.connect(lambda prompt, _: f"text {prompt}")
 
-    def connect(self, text: Callable[[int], str]) -> LengthPredictions:
-        return LengthPredictions(job_config(), text, self.seen.put_nowait)
+    def connect(self, render: Render) -> LengthPredictions:
+        return LengthPredictions(job_config(), PromptTexts(render), self.seen.put_nowait)
 
     async def ask(self, *prompts: int, learnt: Any = ()) -> LengthsPredicted:
         await self.asks.ask(PredictLengths(prompts, tuple(learnt)))
@@ -111,7 +112,7 @@ async def test_a_prompt_without_a_text_is_estimated_like_an_empty_one(
 ) -> None:
     answers = Answers(predictor := Predictor(), monkeypatch)
 
-    def broken(prompt: int) -> str:
+    def broken(prompt: int, _: bool) -> str:
         raise KeyError(prompt)
 
     answers.asks = answers.connect(broken)

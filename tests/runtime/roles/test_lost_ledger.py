@@ -23,6 +23,7 @@ from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.messaging.ledger import RECORDS, Ledger, chain_digest, read_batch
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.roles.coordinator import Coordinator
+from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts
 from rljob_runtime.weights.store import StoredWeights
 
 
@@ -35,7 +36,7 @@ async def test_a_step_that_names_a_lost_part_of_the_ledger_is_restored(
     weights, ready = StoredWeights(transport, anchor_every=1), asyncio.Event()
     its = connect(config, nats_server)
     await its.open()
-    coordinator = Coordinator(config, its, weights, lambda prompt, _: str(prompt), instance="c2")
+    coordinator = Coordinator(config, its, weights, PromptTexts(lambda prompt, _: str(prompt)), instance="c2")
     running = asyncio.create_task(coordinator.run(ready.set))
     try:
         await in_time(ready.wait())

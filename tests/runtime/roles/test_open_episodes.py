@@ -22,7 +22,6 @@ from rljob_core.config import JobConfig
 from rljob_core.messages import (
     COORDINATOR_EVENT,
     VERSION_ANNOUNCED,
-    Generate,
     GenerationEnded,
     VersionAnnounced,
 )
@@ -43,7 +42,7 @@ from rljob_runtime.roles.rollout.engine_metrics import EngineMetrics
 from rljob_runtime.roles.rollout.episode_starts import EpisodeStarts
 from rljob_runtime.roles.rollout.episodes import Episodes
 from rljob_runtime.roles.rollout.progress_publisher import ProgressPublisher
-from rljob_runtime.roles.rollout.running import Running, request_of
+from rljob_runtime.roles.rollout.running import Assignment, Running, request_of
 from rljob_runtime.roles.rollout.versions import AnnouncedVersion
 from rljob_runtime.roles.rollout.weight_updates import WeightUpdates
 from rljob_runtime.weights.store import StoredWeights
@@ -127,7 +126,7 @@ class Instance:
     async def keep(self, trajectory: Trajectory) -> None:
         self.stored.append(trajectory)
 
-    def begin(self, work: Generate, tasks: asyncio.TaskGroup) -> None:
+    def begin(self, work: Assignment, tasks: asyncio.TaskGroup) -> None:
         running = Running(work, np.arange(3, dtype=np.int32))
         self.episodes.use(tasks, self.keep)
         self.episodes.begin(running, completed(request_of(work)))
@@ -138,8 +137,8 @@ def completed(name: str, *, version: int = 1) -> Completed:
     return Completed(name, tokens, np.zeros(2, np.float32), np.full(2, version, np.int32), FinishReason.STOP)
 
 
-def work(number: int) -> Generate:
-    return Generate(f"g{number}.0", 1, 2 * number, "a prompt", 0, "sampled", 0, None)
+def work(number: int) -> Assignment:
+    return Assignment(f"g{number}.0", 1, 2 * number, 0, "sampled", 0, text="a prompt")
 
 
 @asynccontextmanager

@@ -29,6 +29,7 @@ from rljob_core.streams_budget import trajectory_stream_bytes
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.roles import pipeline_updates
 from rljob_runtime.roles.coordinator import Coordinator
+from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts
 from rljob_runtime.roles.pipeline_updates import apply_changes
 from rljob_runtime.weights.store import StoredWeights
 
@@ -99,7 +100,9 @@ async def test_the_rest_of_a_changed_spec_is_recorded_also_while_its_pipeline_ha
             yield await wanted.get()
 
     weights = StoredWeights(MemoryTransport(), anchor_every=1)
-    coordinator = Coordinator(config, full, weights, lambda *_: "", instance="a", changes=changes())
+    coordinator = Coordinator(
+        config, full, weights, PromptTexts(lambda *_: ""), instance="a", changes=changes()
+    )
     await store.open()
     await full.open()
     ready = asyncio.Event()
@@ -204,7 +207,7 @@ async def test_a_coordinator_that_finds_a_pipeline_without_room_continues_under_
 
     async def begin(config: JobConfig, instance: str) -> asyncio.Task[None]:
         weights = StoredWeights(MemoryTransport(), anchor_every=1)
-        coordinator = Coordinator(config, store, weights, lambda *_: "", instance=instance)
+        coordinator = Coordinator(config, store, weights, PromptTexts(lambda *_: ""), instance=instance)
         ready = asyncio.Event()
         task = asyncio.create_task(coordinator.run(ready.set))
         waiting = asyncio.create_task(ready.wait())

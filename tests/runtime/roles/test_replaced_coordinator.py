@@ -18,6 +18,7 @@ from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.messaging.payload_index import SUMMARY_HEADER
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.roles.coordinator import Coordinator
+from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts
 from rljob_runtime.weights.store import StoredWeights
 
 
@@ -36,7 +37,9 @@ def test_it_deletes_no_payload_that_its_successor_may_need() -> None:
     async def whole() -> None:
         ready = asyncio.Event()
         weights = StoredWeights(MemoryTransport(), anchor_every=1)
-        first = Coordinator(config, connect(), weights, lambda prompt, _: str(prompt), instance="c1")
+        first = Coordinator(
+            config, connect(), weights, PromptTexts(lambda prompt, _: str(prompt)), instance="c1"
+        )
         running = asyncio.create_task(first.run(ready.set))
         await ready.wait()
         await succeed()

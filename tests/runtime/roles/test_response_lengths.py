@@ -11,7 +11,6 @@ import pytest
 import virtual_time
 
 from rljob_core import worker_protocol
-from rljob_core.messages import Generate
 from rljob_core.ports import Request
 from rljob_core.records import Inherited
 from rljob_core.trajectory import VersionSpan
@@ -19,7 +18,7 @@ from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
 from rljob_runtime.process.alive import AliveReader, AliveWriter
 from rljob_runtime.roles.rollout.response_lengths import TokenCounts
-from rljob_runtime.roles.rollout.running import Running
+from rljob_runtime.roles.rollout.running import Assignment, Running
 
 PROMPT = np.arange(5, dtype=np.int32)
 LENGTHS = {"median": 200, "min": 200, "max": 200}
@@ -47,7 +46,7 @@ def test_responses_count_from_when_they_begin_and_from_what_they_resume(heard: A
         def submit(trajectory: str, inherited: int = 0) -> None:
             made = Inherited(1, inherited, VersionSpan(0, 0), 1, "d") if inherited else None
             running[trajectory] = Running(
-                Generate(trajectory, 1, 0, "", 0, "sampled", 0, inherited=made), PROMPT
+                Assignment(trajectory, 1, 0, 0, "sampled", 0, inherited=made, text=""), PROMPT
             )
             engine.submit([Request(trajectory, PROMPT, 1.0, 1.0, 400, frozenset(), (), 0)])
 

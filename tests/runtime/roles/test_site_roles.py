@@ -48,6 +48,7 @@ from rljob_runtime.messaging.progress import ProgressStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.roles.coordinator.actions import ActionRunner
 from rljob_runtime.roles.coordinator.inputs import CoordinatorInputs
+from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts
 from rljob_runtime.roles.coordinator.site_log import SiteLog
 from rljob_runtime.roles.coordinator.worker_messages import WorkerMessages
 from rljob_runtime.roles.rollout import Rollout
@@ -104,7 +105,8 @@ class Site:
             if self.pool == "b"
             else f"engine.{self.rollout.instance}"
         )
-        await self.store.publish(Channel.WORK, suffix, ENGINE_WORK.dump_json(EngineWorkBatch(1, work)))
+        batch = EngineWorkBatch(1, work, {"g0": "a prompt", "g1": "a prompt"})
+        await self.store.publish(Channel.WORK, suffix, ENGINE_WORK.dump_json(batch))
 
     @property
     def signal(self) -> EngineSignal:
@@ -140,7 +142,7 @@ class Site:
 
 
 def generate(trajectory: str, min_version: int) -> Generate:
-    return Generate(trajectory, 1, 0, "a prompt", min_version, "sampled", 0, None)
+    return Generate(trajectory, 1, 0, min_version, "sampled", 0)
 
 
 def test_an_engine_at_a_site_waits_for_announced_weights_and_keeps_what_it_was_sent() -> None:
@@ -213,6 +215,20 @@ def test_at_the_hub_weights_that_are_missing_are_rejected() -> None:
         await asyncio.sleep(20.0)
         assert stuck_in_words(site.signal).startswith("WeightsRejected: there is no manifest")
         assert [e.reason for e in site.events] == ["WeightsRejected"]
+
+    virtual_time.run(site.run(then), limit=900.0)
+
+
+def test_what_waits_for_a_lost_version_begins_once_it_is_sent_again_with_an_older_one() -> None:
+    site = Site(pool="a")
+
+    async def then() -> None:
+        await site.send(generate("g0.0", 1))
+        await asyncio.sleep(20.0)
+        assert (site.signal.held, site.stored) == (1, 0)
+        await site.send(generate("g0.0", 0))
+        await asyncio.sleep(20.0)
+        assert (site.signal.held, site.stored) == (0, 1)
 
     virtual_time.run(site.run(then), limit=900.0)
 
@@ -312,7 +328,13 @@ def test_marks_come_back_behind_payloads_and_progress() -> None:
             observed.append(observation)
 
         actions = ActionRunner(
-            store, trajectories, ProgressStore(store), str, observe, lengths=NoLengths(), instance="c1"
+            store,
+            trajectories,
+            ProgressStore(store),
+            PromptTexts(lambda prompt, evaluation: f"prompt {prompt}"),
+            observe,
+            lengths=NoLengths(),
+            instance="c1",
         )
         await actions.run([FindMark("east")], epoch=1, ledger="")
         await store.put_site_mark("east", "c0/5")  # of a coordinator that was replaced
@@ -391,7 +413,7 @@ def runner(config: JobConfig, store: MemoryStore) -> ActionRunner:
         store,
         TrajectoryStore(store),
         ProgressStore(store),
-        lambda prompt, evaluation: f"prompt {prompt}",
+        PromptTexts(lambda prompt, evaluation: f"prompt {prompt}"),
         observe,
         lengths=NoLengths(),
         instance="c1",

@@ -14,6 +14,7 @@ from world import job_config
 
 from rljob_core.messages import ENGINE_WORK, VERSION_ANNOUNCED, EngineWorkBatch, Generate, VersionAnnounced
 from rljob_core.ports import Channel
+from rljob_core.trajectory import group_of
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
 from rljob_runtime.roles.rollout import Rollout
@@ -54,7 +55,8 @@ class Worker:
         await self.store.publish(Channel.VERSIONS, "policy", VERSION_ANNOUNCED.dump_json(announced))
 
     async def assign(self, name: str, *, min_version: int) -> None:
-        work = EngineWorkBatch(1, (Generate(name, 1, 0, "a prompt", min_version, "sampled", 0, None),))
+        generate = Generate(name, 1, 0, min_version, "sampled", 0)
+        work = EngineWorkBatch(1, (generate,), {group_of(name): "a prompt"})
         await self.store.publish(Channel.WORK, f"engine.{self.rollout.instance}", ENGINE_WORK.dump_json(work))
 
     async def versions(self, last: int, *, first: int = 1) -> list[int]:

@@ -66,13 +66,14 @@ from rljob_core.messages.signals import (
     WeightSwap,
 )
 from rljob_core.messages.trainer_work import (
-    TRAINER_WORK,
+    TRAINER_MESSAGE,
     Fence,
     Finish,
     Hello,
     MicroBatch,
     Resume,
     Retention,
+    TrainerMessage,
     TrainerWork,
     TrainingItem,
 )
@@ -95,7 +96,7 @@ __all__ = [
     "SITE_SIGNALS",
     "STEP_METRICS",
     "SWAPS_SIGNALLED",
-    "TRAINER_WORK",
+    "TRAINER_MESSAGE",
     "UNAVAILABLE",
     "VERSION_ANNOUNCED",
     "Cancel",
@@ -127,6 +128,7 @@ __all__ = [
     "StepMetrics",
     "StepProposed",
     "StepStats",
+    "TrainerMessage",
     "TrainerReady",
     "TrainerWork",
     "TrainingItem",

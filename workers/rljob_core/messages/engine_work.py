@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
@@ -19,7 +19,6 @@ class Generate:
 
     Attributes:
         prompt: index of the prompt in the job's data order.
-        text: the rendered prompt; the rollout worker tokenizes it.
         min_version: an engine whose weights are older waits for newer ones before it starts.
         seed: seed of this attempt's random draws.
         inherited: progress from which it resumes; an engine that cannot read it gives the trajectory back.
@@ -29,7 +28,6 @@ class Generate:
     trajectory: str
     attempt: int
     prompt: int
-    text: str
     min_version: int
     sample: Sample
     seed: int
@@ -80,10 +78,17 @@ EngineWork = Generate | Cancel | Release
 
 @dataclass(frozen=True, slots=True)
 class EngineWorkBatch:
-    """One message of an engine's queue."""
+    """One message of an engine's queue.
+
+    Attributes:
+        epoch: the coordinator's writer epoch.
+        items: in the order in which they were decided.
+        texts: the rendered prompts of what is to be generated, each once, by group; the rollout worker tokenizes them.
+    """
 
     epoch: int
     items: tuple[Annotated[EngineWork, Field(discriminator="kind")], ...]
+    texts: dict[str, str] = field(default_factory=dict)
 
 
 ENGINE_WORK: TypeAdapter[EngineWorkBatch] = TypeAdapter(EngineWorkBatch)

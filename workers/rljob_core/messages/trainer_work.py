@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from rljob_core.failures import Failure
-from rljob_core.omitted import OMITTED_IF_EMPTY, OMITTED_IF_NONE
+from rljob_core.omitted import OMITTED_IF_NONE
 from rljob_core.trajectory import VersionSpan
 
 
@@ -79,10 +79,7 @@ class TrainingItem:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Whole groups to feed to forward and backward; `last` completes the step.
-
-    `ledger` is the ledger's chain digest when the message was sent; the coordinator's decision does not have it yet.
-    """
+    """Whole groups to feed to forward and backward; `last` completes the step."""
 
     step: int
     micro_batch: int
@@ -92,7 +89,6 @@ class MicroBatch:
     max_staleness: int
     items: tuple[TrainingItem, ...]
     last: bool
-    ledger: Annotated[str, OMITTED_IF_EMPTY] = ""
     retention: Annotated[Retention | None, OMITTED_IF_NONE] = None
     kind: Literal["micro_batch"] = "micro_batch"
 
@@ -117,4 +113,18 @@ class Finish:
 
 
 TrainerWork = Hello | Resume | MicroBatch | Fence | Finish
-TRAINER_WORK: TypeAdapter[TrainerWork] = TypeAdapter(Annotated[TrainerWork, Field(discriminator="kind")])
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerMessage:
+    """One message of an attempt's queue.
+
+    Attributes:
+        ledger: the ledger's chain digest when it was sent: the ledger holds the decision that led to it.
+    """
+
+    ledger: str
+    work: Annotated[TrainerWork, Field(discriminator="kind")]
+
+
+TRAINER_MESSAGE: TypeAdapter[TrainerMessage] = TypeAdapter(TrainerMessage)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-
-from pydantic_core import to_json
 
 from rljob_core.actions import (
     Action,
@@ -35,19 +32,15 @@ from rljob_core.actions import (
 from rljob_core.errors import StoreFull
 from rljob_core.messages import (
     ENGINE_SIGNALS,
-    ENGINE_WORK,
     MARK,
     MARK_HEADER,
     REWARD_QUEUE,
-    TRAINER_WORK,
-    EngineWork,
-    EngineWorkBatch,
+    TRAINER_MESSAGE,
     Generate,
-    MicroBatch,
+    TrainerMessage,
     site_mark,
     work_suffix,
 )
-from rljob_core.messages.limits import MESSAGE_BYTES
 from rljob_core.ports import Channel, MessageStore
 from rljob_core.site_actions import FindMark, MarkFound, SendMark
 from rljob_core.site_border import is_forged_mark
@@ -58,15 +51,12 @@ from rljob_runtime.messaging.announce import publish_metrics, publish_version
 from rljob_runtime.messaging.progress import ProgressStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.messaging.waiting_publisher import retry_while_full
+from rljob_runtime.roles.coordinator.engine_messages import EngineMessage
 from rljob_runtime.roles.coordinator.length_predictions import AsksLengths
+from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts
 from rljob_runtime.roles.coordinator.site_log import SiteLog
 from rljob_runtime.roles.coordinator.worker_messages import own_number
 
-#: Bytes of one message of engine work at most, unless it has one item only; and what an item takes besides its text.
-WORK_BYTES, ITEM_BYTES = 400_000, 300
-
-Render = Callable[[int, bool], str]
-"""The text of a prompt by its index; True for held-out prompts."""
 CountTokens = Callable[[str], int]
 """The number of tokens of a text, or more."""
 
@@ -82,9 +72,9 @@ class ActionRunner:
     Args:
         store: the job's streams, open.
         trajectories: over `store`; the object whose `summaries` the coordinator reads.
-        render: gives the text of a prompt.
-        lengths: estimates how long its answers will be.
-        count_tokens: measures it.
+        prompts: the texts of prompts.
+        lengths: estimates how long their answers will be.
+        count_tokens: measures a text; called in a thread.
         observe: takes the answers to the planner's questions (progress that was found or listed, lengths of prompts).
         instance: name of this coordinator.
     """
@@ -94,7 +84,7 @@ class ActionRunner:
         store: MessageStore,
         trajectories: TrajectoryStore,
         progress: ProgressStore,
-        render: Render,
+        prompts: PromptTexts,
         observe: Callable[[Observation], Awaitable[None]],
         *,
         lengths: AsksLengths,
@@ -104,7 +94,7 @@ class ActionRunner:
         self._store = store
         self._trajectories = trajectories
         self._progress = progress
-        self._render = render
+        self._prompts = prompts
         self._lengths = lengths
         self._count_tokens = count_tokens
         self._observe = observe
@@ -133,14 +123,9 @@ class ActionRunner:
         store = self._store
         match action:
             case SendToEngine():
-                for items in _messages(await self._with_texts(action.items)):
-                    data = ENGINE_WORK.dump_json(EngineWorkBatch(epoch, items))
-                    await self._publish(Channel.WORK, work_suffix(action.engine, site=action.site), data)
+                await self._send(action, epoch)
             case SendToTrainer():
-                work = action.message
-                data = TRAINER_WORK.dump_json(
-                    replace(work, ledger=ledger) if isinstance(work, MicroBatch) else work
-                )
+                data = TRAINER_MESSAGE.dump_json(TrainerMessage(ledger, action.message))
                 await self._publish(Channel.TRAINING, f"trainer.{action.attempt}", data)
             case Announce():
                 await publish_version(store, action)
@@ -194,12 +179,11 @@ class ActionRunner:
         tokens, unsendable = [], {}
         for prompt in wanted.prompts:
             try:
-                text = self._render(prompt, wanted.evaluation)
-                tokens.append(self._count_tokens(_sendable(text)))
+                found = await self._prompts.get(prompt, held_out=wanted.evaluation)
+                tokens.append(await asyncio.to_thread(self._count_tokens, found.text))
             except Exception as error:  # of the data's own code, too: it must not end the coordinator
                 unsendable[prompt] = error_in_words(error)
                 tokens.append(0)
-            await asyncio.sleep(0)  # a long prompt takes a tenth of a second
         await self._observe(PromptsMeasured(wanted.prompts, tuple(tokens), wanted.evaluation, unsendable))
 
     async def _grow(self, wanted: GrowStream) -> None:
@@ -235,25 +219,34 @@ class ActionRunner:
             mark = {MARK_HEADER: f"{self._instance}/{number}"}
             await self._store.publish(Channel.REWARDS, MARK, b"", headers=mark)
 
-    async def _with_texts(self, items: Sequence[EngineWork]) -> list[EngineWork]:
-        """The items with the texts of their prompts; without those whose prompt cannot be sent, which is observed.
+    async def _send(self, action: SendToEngine, epoch: int) -> None:
+        """Send work to an engine, but for that of prompts that cannot be sent, which is observed.
 
         A prompt that was measured may still raise: its data may be read again, or run code of its own.
         """
-        found, unsendable = list[EngineWork](), dict[bool, dict[int, str]]()
-        for work in items:
-            if not isinstance(work, Generate):
-                found.append(work)
-                continue
-            evaluation = is_evaluation(work.trajectory)
-            try:
-                found.append(replace(work, text=_sendable(self._render(work.prompt, evaluation))))
-            except Exception as error:  # of the data's own code, too: it must not end the coordinator
-                unsendable.setdefault(evaluation, {})[work.prompt] = error_in_words(error)
-        for evaluation, reasons in unsendable.items():
-            prompts = tuple(reasons)
-            await self._observe(PromptsMeasured(prompts, (0,) * len(prompts), evaluation, reasons))
-        return found
+        suffix = work_suffix(action.engine, site=action.site)
+        unsendable: dict[bool, dict[int, str]] = {False: {}, True: {}}
+        message = EngineMessage(epoch)
+        for item in action.items:
+            text = None
+            if isinstance(item, Generate):
+                held_out = is_evaluation(item.trajectory)
+                if item.prompt in unsendable[held_out]:
+                    continue
+                try:
+                    text = await self._prompts.get(item.prompt, held_out=held_out)
+                except Exception as error:  # of the data's own code, too: it must not end the coordinator
+                    unsendable[held_out][item.prompt] = error_in_words(error)
+                    continue
+            if not message.add(item, text):
+                await self._publish(Channel.WORK, suffix, message.data())
+                message = EngineMessage(epoch)
+                message.add(item, text)
+        if message:
+            await self._publish(Channel.WORK, suffix, message.data())
+        for held_out, reasons in unsendable.items():
+            if prompts := tuple(reasons):
+                await self._observe(PromptsMeasured(prompts, (0,) * len(prompts), held_out, reasons))
 
 
 def _receiver(action: Action) -> str:
@@ -264,37 +257,3 @@ def _receiver(action: Action) -> str:
             return "trainer"
         case _:
             return type(action).__name__
-
-
-def _text_bytes(text: str) -> int:
-    """What a text takes in a message: JSON writes some characters as six."""
-    return len(to_json(text))
-
-
-def _sendable(text: str) -> str:
-    """The text, if a message can carry it.
-
-    Raises:
-        ValueError: it is too long, or no Unicode text.
-    """
-    size = ITEM_BYTES + _text_bytes(text)
-    if size > MESSAGE_BYTES:
-        raise ValueError(f"it takes {size:,} bytes of the {MESSAGE_BYTES:,} of a message to an engine")
-    return text
-
-
-def _messages(items: Sequence[EngineWork]) -> Iterator[tuple[EngineWork, ...]]:
-    """The items in parts that each fit into one message: a round may hold many long prompts."""
-    part: list[EngineWork] = []
-    room = WORK_BYTES
-    for item in items:
-        size = ITEM_BYTES + (
-            _text_bytes(item.text) if isinstance(item, Generate) else 64 * len(item.trajectories)
-        )
-        if part and size > room:
-            yield tuple(part)
-            part, room = [], WORK_BYTES
-        part.append(item)
-        room -= size
-    if part:
-        yield tuple(part)

@@ -28,10 +28,11 @@ from rljob_runtime.data.row_scan import most_tokens
 from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.messaging.progress import ProgressStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
-from rljob_runtime.roles.coordinator.actions import ActionRunner, CountTokens, Render
+from rljob_runtime.roles.coordinator.actions import ActionRunner, CountTokens
 from rljob_runtime.roles.coordinator.coordination_metrics import CoordinationMetrics
 from rljob_runtime.roles.coordinator.inputs import CoordinatorInputs
 from rljob_runtime.roles.coordinator.length_predictions import ConnectLengths, LengthPredictions
+from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts
 from rljob_runtime.roles.decision_log import DecisionLog
 from rljob_runtime.roles.pipeline_updates import make_room
 from rljob_runtime.roles.recovery_sources import read_stores
@@ -49,7 +50,7 @@ class Coordinator:
         config: JobConfig,
         store: MessageStore,
         weights: WeightStore,
-        render: Render,
+        prompts: PromptTexts,
         *,
         instance: str,
         count_tokens: CountTokens = most_tokens,
@@ -66,8 +67,8 @@ class Coordinator:
             config: of the job.
             store: the job's streams, open.
             weights: the weight store, whose manifests name commits that the ledger may have lost.
-            render: gives the text of a prompt.
-            count_tokens: gives its length, by which the trajectory stream is shared out.
+            prompts: the texts of its prompts.
+            count_tokens: gives the length of one, by which the trajectory stream is shared out.
             instance: name of this coordinator, unique among all that the job ever has.
             prefetch: share of an engine's slots for which it is sent work ahead of time.
             changes: new values of the spec while the job runs.
@@ -102,11 +103,9 @@ class Coordinator:
             store,
             trajectories,
             ProgressStore(store, max_tokens=max_tokens),
-            render,
+            prompts,
             self._inputs.put,
-            lengths=(lengths or partial(LengthPredictions, config, lambda prompt: render(prompt, False)))(
-                self._inputs.put_nowait
-            ),
+            lengths=(lengths or partial(LengthPredictions, config, prompts))(self._inputs.put_nowait),
             count_tokens=count_tokens,
             instance=instance,
         )

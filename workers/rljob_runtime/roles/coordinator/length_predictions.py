@@ -19,13 +19,12 @@ from typing import Protocol
 from rljob_core.actions import LengthsPredicted, PredictLengths
 from rljob_core.config import JobConfig
 from rljob_core.lengths import GroupLengths, PrequentialChoice, Prompt, PromptMeans
+from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts
 
 log = logging.getLogger(__name__)
 
 LEARNING_SHARE = 0.05
 """Share of the time in which the predictor may learn."""
-_REMEMBERED = 65_536
-"""Prompts whose texts are kept until their groups are learnt from."""
 
 
 class AsksLengths(Protocol):
@@ -50,39 +49,35 @@ class LengthPredictions:
 
     Args:
         config: of the job.
-        text: gives the text of a prompt; called in the event loop.
+        prompts: the texts of prompts.
         observe: takes the answers; called in the event loop.
     """
 
     def __init__(
-        self, config: JobConfig, text: Callable[[int], str], observe: Callable[[LengthsPredicted], None]
+        self, config: JobConfig, prompts: PromptTexts, observe: Callable[[LengthsPredicted], None]
     ) -> None:
         self._config = config
-        self._text = text
+        self._prompts = prompts
         self._observe = observe
-        self._texts: dict[int, str] = {}
         self._questions: queue.SimpleQueue[_Question] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     async def ask(self, asked: PredictLengths) -> None:
         """Pass a question on; its answer is observed later."""
-        for prompt in asked.prompts:
-            if prompt not in self._texts:
-                try:
-                    self._texts[prompt] = self._text(prompt)
-                except Exception as error:  # of the data's own code; measuring the prompt reports it
-                    log.debug("prompt %d has no text: %r", prompt, error)
-                    self._texts[prompt] = ""
-                await asyncio.sleep(0)  # a long prompt takes a tenth of a second
-        wanted = {prompt: self._texts[prompt] for prompt in asked.prompts}
-        wanted |= {prompt: self._texts.pop(prompt, "") for prompt, _ in asked.learnt}
-        while len(self._texts) > _REMEMBERED:
-            del self._texts[next(iter(self._texts))]
+        wanted = [*asked.prompts, *(prompt for prompt, _ in asked.learnt)]
+        texts = {prompt: await self._text(prompt) for prompt in wanted}
         if self._thread is None:
             loop = asyncio.get_running_loop()
             self._thread = threading.Thread(target=self._serve, args=(loop,), name="lengths", daemon=True)
             self._thread.start()
-        self._questions.put(_Question(asked, wanted))
+        self._questions.put(_Question(asked, texts))
+
+    async def _text(self, prompt: int) -> str:
+        try:
+            return (await self._prompts.get(prompt, held_out=False)).text
+        except Exception as error:  # of the data's own code; measuring the prompt reports it
+            log.debug("prompt %d has no text: %r", prompt, error)
+            return ""
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         from rljob_runtime.lengths.registry import create_predictor

@@ -34,7 +34,14 @@ from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.roles.rollout.careful_start import CarefulStart
 from rljob_runtime.roles.rollout.progress_publisher import ProgressPublisher
 from rljob_runtime.roles.rollout.requests import EngineRequests, submit
-from rljob_runtime.roles.rollout.running import OpenEpisode, Running, request_id, request_of, requests_of
+from rljob_runtime.roles.rollout.running import (
+    Assignment,
+    OpenEpisode,
+    Running,
+    request_id,
+    request_of,
+    requests_of,
+)
 from rljob_runtime.roles.rollout.versions import AnnouncedVersion
 
 log = logging.getLogger(__name__)
@@ -97,12 +104,12 @@ class Assignments:
         self._instance = instance
         self._site = site
         self._received = RecentKeys(REMEMBERED)
-        self.waiting: list[Generate] = []
+        self.waiting: list[Assignment] = []
         self.running: dict[str, Running] = {}
         self.storing: set[str] = set()
         self.episodes: dict[str, OpenEpisode] = {}
         self.changed = asyncio.Event()
-        self.play_first: Callable[[Sequence[Generate]], Awaitable[bool]] | None = None
+        self.play_first: Callable[[Sequence[Assignment]], Awaitable[bool]] | None = None
         self._longest_answered = 0
 
     def __len__(self) -> int:
@@ -110,7 +117,7 @@ class Assignments:
         return len(self.waiting) + len(generating | self.episodes.keys()) + len(self.storing)
 
     @property
-    def too_new(self) -> list[Generate]:
+    def too_new(self) -> list[Assignment]:
         """Those that wait for newer weights than the engine has."""
         return [w for w in self.waiting if w.min_version > self._engine.version]
 
@@ -137,8 +144,8 @@ class Assignments:
                     elif isinstance(item, Release):
                         await self._release(item)
                     elif self._received.add(request_of(item)):
-                        await self._accept(item, inherited.get(request_of(item)))
-                    elif not self._has(item):
+                        await self._accept(Assignment.of(item, batch), inherited.get(request_of(item)))
+                    elif not self._has(Assignment.of(item, batch)):
                         await retry_while_full(
                             partial(
                                 self._trajectories.put_absence,
@@ -150,14 +157,15 @@ class Assignments:
                 await self.start_admitted()
                 self.changed.set()
 
-    def _has(self, work: Generate) -> bool:
-        request = request_of(work)
-        return (
-            work in self.waiting
-            or request in self.running
-            or request in self.storing
-            or request in self.episodes
-        )
+    def _has(self, again: Assignment) -> bool:
+        """Whether an assignment that is sent again is here; while it waits, it is replaced by what is sent now.
+
+        The version that it waited for may be lost with its commit.
+        """
+        request = request_of(again)
+        waits = [request_of(work) == request for work in self.waiting]
+        self.waiting = [again if same else work for work, same in zip(self.waiting, waits, strict=True)]
+        return any(waits) or request in self.running or request in self.storing or request in self.episodes
 
     async def _inherited_progress(self, batch: EngineWorkBatch) -> dict[str, PartialTrajectory]:
         """By request, the stored progress that assignments continue, where it is stored and may be continued."""
@@ -173,7 +181,7 @@ class Assignments:
             if partial_trajectory is not None and inherited.tokens < longest
         }
 
-    async def _accept(self, work: Generate, inherited: PartialTrajectory | None) -> None:
+    async def _accept(self, work: Assignment, inherited: PartialTrajectory | None) -> None:
         if (
             work.inherited is not None and inherited is None
         ):  # the coordinator then has it generated from the start
@@ -274,7 +282,7 @@ class Assignments:
         longest, self._longest_answered = self._longest_answered, 0
         return longest
 
-    async def report_ended(self, work: Generate, stopped: Stopped) -> None:
+    async def report_ended(self, work: Assignment, stopped: Stopped) -> None:
         """Report to the coordinator that an assignment ended without a trajectory.
 
         Args:
@@ -286,7 +294,7 @@ class Assignments:
         )
         await publish_event(self._store, ended)
 
-    async def return_waiting(self, work: Sequence[Generate], reason: str) -> None:
+    async def return_waiting(self, work: Sequence[Assignment], reason: str) -> None:
         """Return assignments that wait to the coordinator, which assigns them to other engines.
 
         Args:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Container, Sequence
 
-from rljob_core.messages import Generate
 from rljob_core.ports import Engine, Request
 from rljob_core.trajectory import group_of
 from rljob_runtime.process.alive import AliveWriter
+from rljob_runtime.roles.rollout.running import Assignment
 
 _EVERY_SECONDS = 0.05
 
@@ -34,14 +34,14 @@ class CarefulStart:
         self._awaited_tokens: dict[str, int] = {}
         self._group_begun = asyncio.Event()
 
-    def admit(self, work: Sequence[Generate]) -> list[Generate]:
+    def admit(self, work: Sequence[Assignment]) -> list[Assignment]:
         """Those of these assignments that are to begin now."""
         if not self._alive.is_read:
             return list(work)
         group = "" if self._awaited_tokens else next((group_of(w.trajectory) for w in work if w.survivor), "")
         return [w for w in work if not w.survivor or group_of(w.trajectory) == group]
 
-    def begin(self, work: Sequence[Generate], requests: Sequence[Request]) -> None:
+    def begin(self, work: Sequence[Assignment], requests: Sequence[Request]) -> None:
         """Note that the engine is about to get what `admit` has returned.
 
         Args:

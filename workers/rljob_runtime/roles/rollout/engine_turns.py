@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rljob_core.messages import Generate
 from rljob_core.ports import Completed, Engine, EngineEvent, Stopped
 from rljob_core.trajectory import Segment, Source
 from rljob_core.words import error_in_words
 from rljob_runtime.roles.rollout.assignments import Assignments
 from rljob_runtime.roles.rollout.requests import EngineRequests, submit
-from rljob_runtime.roles.rollout.running import Running, request_of
+from rljob_runtime.roles.rollout.running import Assignment, Running, request_of
 from rljob_runtime.roles.rollout.segments import span_of
 
 
@@ -55,7 +54,7 @@ class EngineTurns:
             turn.set_exception(TurnEnded(event))
         return True
 
-    async def response(self, work: Generate, segments: Sequence[Segment], turn: int) -> Completed:
+    async def response(self, work: Assignment, segments: Sequence[Segment], turn: int) -> Completed:
         """Have the engine make the next response of an episode.
 
         Args:

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import EnvironmentFailed
-from rljob_core.messages import Generate
 from rljob_core.ports import EpisodeStart
 from rljob_core.stable_hash import stable_hash
 from rljob_core.trajectory import is_evaluation
 from rljob_core.words import error_in_words
 from rljob_runtime.data.prompts import ItemSource, data_of, open_job_items
 from rljob_runtime.environments.messages import RAISED
+from rljob_runtime.roles.rollout.running import Assignment
 
 Read = TypeVar("Read")
 
@@ -53,7 +53,7 @@ class EpisodeStarts:
     async def _read(self, read: Callable[..., Read], *of: Any) -> Read:
         return await asyncio.get_running_loop().run_in_executor(self._reading, read, *of)
 
-    async def start_of(self, work: Generate) -> EpisodeStart:
+    async def start_of(self, work: Assignment) -> EpisodeStart:
         """The start of an assignment's episode: the same for every attempt, and for all siblings.
 
         Raises:

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import EnvironmentFailed
-from rljob_core.messages import Generate
 from rljob_core.ports import Completed, Engine, Stopped
 from rljob_core.spec import EnvironmentSpec
 from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory
@@ -40,7 +39,7 @@ from rljob_runtime.roles.rollout.engine_turns import EngineTurns, TurnEnded
 from rljob_runtime.roles.rollout.episode_starts import EpisodeStarts
 from rljob_runtime.roles.rollout.observations import ObservationReader
 from rljob_runtime.roles.rollout.requests import EngineRequests
-from rljob_runtime.roles.rollout.running import OpenEpisode, Running, request_of
+from rljob_runtime.roles.rollout.running import Assignment, OpenEpisode, Running, request_of
 from rljob_runtime.roles.rollout.segments import generated, given, span_of
 
 log = logging.getLogger(__name__)
@@ -156,7 +155,7 @@ class Episodes:
         self._assignments.prefilled(running)
         self._begin(running.work, _First(running.prompt, completed))
 
-    async def begin_first(self, admitted: Sequence[Generate]) -> bool:
+    async def begin_first(self, admitted: Sequence[Assignment]) -> bool:
         """Play these episodes if their environment speaks first; False if it does not.
 
         Args:
@@ -173,7 +172,7 @@ class Episodes:
                 self._begin(work, None)
         return True
 
-    def _begin(self, work: Generate, first: _First | None) -> None:
+    def _begin(self, work: Assignment, first: _First | None) -> None:
         assert self._tasks is not None  # noqa: S101  `use` was called
         task = self._tasks.create_task(self._play(work, first))
         self._assignments.episodes[request_of(work)] = OpenEpisode(work, task)
@@ -202,7 +201,7 @@ class Episodes:
             stopped = Stopped(request, RESTARTED, failure=False)
             await self._assignments.report_ended(episode.work, stopped)
 
-    async def _play(self, work: Generate, first: _First | None) -> None:
+    async def _play(self, work: Assignment, first: _First | None) -> None:
         assert self._store is not None  # noqa: S101  `use` was called
         request = request_of(work)
         ended: Trajectory | Stopped
@@ -223,7 +222,7 @@ class Episodes:
             await self._store(ended)
         self._assignments.changed.set()
 
-    async def _ended(self, work: Generate, first: _First | None) -> Trajectory:
+    async def _ended(self, work: Assignment, first: _First | None) -> Trajectory:
         """The episode's trajectory.
 
         Raises:
@@ -245,7 +244,7 @@ class Episodes:
             if player is not None:
                 player.close()
 
-    async def _turned(self, player: EpisodePlayer, work: Generate, first: _First | None) -> Trajectory:
+    async def _turned(self, player: EpisodePlayer, work: Assignment, first: _First | None) -> Trajectory:
         """Take turns until the episode has ended, and have it scored."""
         prompt = None if first is None else given(Source.PROMPT, first.prompt)
         segments = await self._beginning(player, work) if prompt is None else [prompt]
@@ -285,7 +284,7 @@ class Episodes:
             score=score,
         )
 
-    async def _beginning(self, player: EpisodePlayer, work: Generate) -> list[Segment]:
+    async def _beginning(self, player: EpisodePlayer, work: Assignment) -> list[Segment]:
         """What the model reads first. It is planned for as long as the prompt: the rest counts as an observation.
 
         Raises:

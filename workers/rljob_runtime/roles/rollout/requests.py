@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,14 @@ from numpy.typing import NDArray
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import GenerationFailed
-from rljob_core.messages import Generate
 from rljob_core.ports import Engine, Progress, Request
 from rljob_core.stable_hash import stable_hash
 from rljob_runtime.data.prompts import prompt_encoder
 from rljob_runtime.model.tokenizer import Tokenizer
-from rljob_runtime.roles.rollout.running import Running, request_of
+from rljob_runtime.roles.rollout.running import Assignment, Running, request_of
+
+_PROMPTS = 16
+"""Prompts whose tokens are kept: siblings come one behind the other."""
 
 
 class EngineRequests:
@@ -29,13 +32,19 @@ class EngineRequests:
     def __init__(self, config: JobConfig, tokenizer: Tokenizer) -> None:
         self._sampling = config.spec.rollout.sampling
         self._tokenizer = tokenizer
-        self._encode = prompt_encoder(config.spec.data, tokenizer)
+        encode = prompt_encoder(config.spec.data, tokenizer)
 
-    def prompt(self, work: Generate) -> NDArray[np.int32]:
-        """The tokens of an assignment's prompt: int32 [p]."""
-        return np.asarray(self._encode(work.text), dtype=np.int32)
+        @lru_cache(_PROMPTS)
+        def encoded(text: str) -> NDArray[np.int32]:
+            return np.asarray(encode(text), dtype=np.int32)
 
-    def first(self, work: Generate, inherited: Progress | None) -> Request:
+        self._encoded = encoded
+
+    def prompt(self, work: Assignment) -> NDArray[np.int32]:
+        """The tokens of an assignment's prompt: int32 [p], one array for siblings that arrive together."""
+        return self._encoded(work.text)
+
+    def first(self, work: Assignment, inherited: Progress | None) -> Request:
         """The request of an assignment, which begins at its prompt or behind what it inherits."""
         return self._request(
             request_of(work),
@@ -60,7 +69,7 @@ class EngineRequests:
     def _request(
         self,
         name: str,
-        work: Generate,
+        work: Assignment,
         tokens: Any,
         *,
         max_tokens: int,

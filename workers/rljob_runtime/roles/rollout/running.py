@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rljob_core.messages import Generate
+from rljob_core.messages import EngineWorkBatch, Generate
+from rljob_core.trajectory import group_of
 
 
 def request_id(trajectory: str, attempt: int) -> str:
@@ -18,8 +19,21 @@ def request_id(trajectory: str, attempt: int) -> str:
 
 
 def request_of(work: Generate) -> str:
-    """The name of a `Generate` message's assignment within its engine."""
+    """The name of an assignment within its engine."""
     return request_id(work.trajectory, work.attempt)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment(Generate):
+    """What this engine is to generate, with the text of its prompt, which siblings of one message share."""
+
+    text: str
+
+    @classmethod
+    def of(cls, work: Generate, batch: EngineWorkBatch) -> Assignment:
+        """Work that has come in this message."""
+        values = {field.name: getattr(work, field.name) for field in fields(work)}
+        return cls(**values, text=batch.texts[group_of(work.trajectory)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +48,7 @@ class Running:
         made: how many of them the model has made.
     """
 
-    work: Generate
+    work: Assignment
     prompt: NDArray[np.int32]
     earlier: int = 0
     oldest: int = 0
@@ -61,5 +75,5 @@ class OpenEpisode:
         task: plays it.
     """
 
-    work: Generate
+    work: Assignment
     task: asyncio.Task[None]

@@ -60,12 +60,15 @@ class PolicyWeights:
         self.version, self.manifest = work.version, work.manifest
         self._stored = self._weights.manifests()
 
-    def write(self, work: MicroBatch, micro_batches: tuple[tuple[str, ...], ...]) -> StepCommitted:
+    def write(
+        self, work: MicroBatch, micro_batches: tuple[tuple[str, ...], ...], *, ledger: str
+    ) -> StepCommitted:
         """Write the weights after a step as a new version; its tensors and manifest are durable on return.
 
         Args:
             work: the step's last micro-batch.
             micro_batches: the trajectories that the step was trained on, per micro-batch.
+            ledger: the ledger's chain digest when `work` was sent.
 
         Returns the commit to propose.
 
@@ -83,7 +86,7 @@ class PolicyWeights:
             random_state=self._backend.random_state(),
             manifest="",
             key=f"v{version:08d}-a{work.attempt}-e{work.epoch}-r{work.resume}",
-            ledger=work.ledger,
+            ledger=ledger,
         )
         manifest = self._weights.write(
             version=version,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from rljob_core.config import JobConfig
 from rljob_core.errors import Fenced, JobFailed, NotFinite, ProtocolViolation, StopRequested
 from rljob_core.messages import (
-    TRAINER_WORK,
+    TRAINER_MESSAGE,
     Fence,
     Finish,
     Hello,
@@ -156,11 +156,11 @@ class Trainer:
 
     async def _handle(self, delivery: Delivery) -> bool:
         """Handle one message; True if the job is over."""
-        work = TRAINER_WORK.validate_json(delivery.message.data)
+        message = TRAINER_MESSAGE.validate_json(delivery.message.data)
         # At once: a micro-batch can take longer than the acknowledgement timer. The operator's lease on this gang,
         # not redelivery, covers the loss of a message.
         await delivery.ack()
-        match work:
+        match work := message.work:
             case Fence():
                 raise Fenced(f"attempt {self._attempt} is over: attempt {work.attempt} trains")
             case Hello() if work.epoch > self._epoch:
@@ -171,7 +171,7 @@ class Trainer:
             case Resume() if self._is_for_us(work.attempt, work.epoch) and work.number > self._resumed:
                 await self._resume(work)
             case MicroBatch() if self._follows(work):
-                await self._train(work)
+                await self._train(work, message.ledger)
             case Finish():
                 await self._checkpoints.finish(work.retention)
                 if work.failure is not None:
@@ -233,7 +233,7 @@ class Trainer:
         await asyncio.to_thread(self._backend.begin_step, version)
         self._step = OpenStep([], idle_since=asyncio.get_running_loop().time())
 
-    async def _train(self, work: MicroBatch) -> None:
+    async def _train(self, work: MicroBatch, ledger: str) -> None:
         self._checkpoints.retention = work.retention
         if self._proposal is not None:  # the next step's first micro-batch: the proposal was committed
             self._open_step.waiting += asyncio.get_running_loop().time() - self._open_step.idle_since
@@ -264,7 +264,7 @@ class Trainer:
         step.idle_since = asyncio.get_running_loop().time()
         step.training += step.idle_since - started
         if work.last:
-            await self._finish_step(work)
+            await self._finish_step(work, ledger)
 
     async def _on_committed(self, version: int) -> None:
         """Save the state after a step, if a checkpoint is due, and prune weights: only a committed step may do so."""
@@ -278,7 +278,7 @@ class Trainer:
             raise ProtocolViolation("no step is open")
         return self._step
 
-    async def _finish_step(self, work: MicroBatch) -> None:
+    async def _finish_step(self, work: MicroBatch, ledger: str) -> None:
         step, started = self._open_step, asyncio.get_running_loop().time()
         try:
             with self._metrics.during("training"):
@@ -287,7 +287,7 @@ class Trainer:
             # First: a reader that finds the version must find what it was trained on.
             with self._metrics.during("publishing"):
                 await asyncio.to_thread(self._consumed_log.sync)
-                proposal = await asyncio.to_thread(self._policy.write, work, tuple(step.fed))
+                proposal = await asyncio.to_thread(self._policy.write, work, tuple(step.fed), ledger=ledger)
         except NotFinite as error:
             raise in_step(error, step=work.step, fed=step.fed) from error
         written = asyncio.get_running_loop().time()
