@@ -129,7 +129,7 @@ class Roles:
             self.connect(),
             open_store("Files", uri=self.config.weights_uri),
             self.around_render(
-                lambda prompt, evaluation: (held_out if evaluation else training).text(prompt)
+                lambda prompt, evaluation: held_out.text(prompt) if evaluation else training.text(prompt)
             ),
             instance=instance,
             changes=self._specs(),

@@ -44,7 +44,8 @@ def points(seen: SeenLines, message: Message) -> Iterator[TrackedPoint]:
     elif new and kind == "end":
         yield TrackedPoint(message.sequence, line.version, kind, outcome=line.finished, message=line.message)
     elif new and kind != "other":
-        yield TrackedPoint(message.sequence, line.version, kind, values(line))
+        prompts = sum(score.samples for score in line.held_out.values())
+        yield TrackedPoint(message.sequence, line.version, kind, values(line), prompts=prompts)
 
 
 def values(line: StepMetrics) -> dict[str, float]:

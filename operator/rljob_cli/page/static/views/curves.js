@@ -3,7 +3,7 @@ import { Chart } from "../chart.js";
 import { SERIES, h, replace } from "../dom.js";
 import { points, refresh, rowsOf } from "../rows.js";
 
-const SPARSE = new Set(["heldout_sampled", "heldout_greedy"]);
+const SPARSE = "heldout_";
 export const settings = { x: "step", smooth: 0 };
 
 export class CurveBoard {
@@ -65,7 +65,7 @@ export class CurveBoard {
       label: several ? (plan.curves.length > 1 ? `${source.label}: ${name}` : source.label) : name,
       color: SERIES[(several ? place : curve) % SERIES.length],
       dash: several ? curve > 0 : column === "pipeline.max_staleness",
-      sparse: SPARSE.has(column),
+      sparse: column.startsWith(SPARSE),
     }))).filter((line) => line.xs.length);
   }
 }
