@@ -33,7 +33,7 @@ _KINDS: dict[str, type] = {
     for kind in get_args(union)
 }
 
-FORMAT = 4
+FORMAT = 5
 """Raised whenever the same observations lead to other decisions than in the release before."""
 
 
