@@ -195,7 +195,7 @@ def test_held_out_prompts_that_are_trained_or_asked_twice(tmp_path: Path) -> Non
     assert error.startswith("spec.evaluation.data.seed: gives the prompts that are trained")
     held.write_bytes((tmp_path / "rows.jsonl").read_bytes())
     (error,) = refused(file)
-    assert error == "spec.evaluation.data: each of the 4 held-out prompts is trained, too: give it other rows"
+    assert error == "spec.evaluation.data: each of the 6 held-out prompts is trained, too: give it other rows"
 
 
 def splitting_tokenizer() -> dict[str, Any]:
