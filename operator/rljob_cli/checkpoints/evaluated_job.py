@@ -71,9 +71,10 @@ def evaluated_sets(
         found = _plain(model)
     spec = found.spec
     evaluation = spec.evaluation or EvaluationSpec()
-    held_out = evaluation.held_out[:1] if data else evaluation.held_out
+    if data:
+        evaluation = evaluation.model_copy(update={"sets": []})
     sets = list[EvaluatedSet]()
-    for one in held_out:
+    for one in evaluation.held_out:
         prompts = spec.data if spec.evaluation is None else evaluation_data(spec.data, one.data)
         chosen: dict[str, Any] = prompts.model_dump(mode="json", by_alias=True)
         if data:

@@ -41,11 +41,6 @@ class AskedSet:
     prompts: range
     group_size: int
 
-    @property
-    def answers(self) -> int:
-        """Answers to all of its prompts."""
-        return len(self.prompts) * (self.group_size + 1)
-
 
 def asked_sets(spec: RLJobSpec, prompts: Sequence[int] | None) -> tuple[AskedSet, ...]:
     """What an evaluation asks of each held-out set of a job.
