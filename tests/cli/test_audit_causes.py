@@ -26,7 +26,7 @@ SPEC: dict[str, Any] = {
     "steps": 3,
     "data": {"promptsPerStep": 2, "groupSize": 2, "seed": 1},
     "reward": {"functions": ["exact_match"]},
-    "evaluation": {"everySteps": 2, "samples": 4},
+    "evaluation": {"everySteps": 2, "samples": 4, "groupSize": 1},
 }
 
 
@@ -131,7 +131,9 @@ def test_prompts_that_were_not_sent_by_the_coordinator_s_word_are_listed() -> No
 @pytest.mark.parametrize("what", BORNE_OUT)
 def test_a_cause_that_the_ledger_shows(what: str) -> None:
     evidence_builder = started()
-    evidence_builder.write(Evaluated(0, 0.5, 0.5, 4), Evaluated(2, 0.5, 0.5, 4), Evaluated(3, 0.5, 0.5, 4))
+    evidence_builder.write(
+        Evaluated(0, 0.5, 0.5, 4, 8), Evaluated(2, 0.5, 0.5, 4, 8), Evaluated(3, 0.5, 0.5, 4, 8)
+    )
     BORNE_OUT[what](evidence_builder)
     assert found(evidence_builder) == set()
 
@@ -164,6 +166,6 @@ def test_a_success_needs_all_steps_and_the_last_evaluation() -> None:
     evidence_builder.finish()
     assert found(evidence_builder) == {"the job"}
     evidence_builder = started(steps=4)
-    evidence_builder.write(Evaluated(3, 0.5, 0.5, 4))
+    evidence_builder.write(Evaluated(3, 0.5, 0.5, 4, 8))
     evidence_builder.finish()
     assert found(evidence_builder) == {"the job"}

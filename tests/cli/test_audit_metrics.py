@@ -18,7 +18,7 @@ SPEC: dict[str, Any] = {
     "data": {"promptsPerStep": 2, "groupSize": 2, "seed": 1},
     "algorithm": {"scaleByStd": True},
     "reward": {"functions": ["exact_match"]},
-    "evaluation": {"everySteps": 2, "samples": 4},
+    "evaluation": {"everySteps": 2, "samples": 4, "groupSize": 1},
 }
 
 
@@ -30,10 +30,10 @@ def with_lines(*lines: StepMetrics, coordinators: int = 1) -> EvidenceBuilder:
     """Three steps, evaluations of versions 0 and 2, and these lines besides."""
     evidence_builder = job()
     evidence_builder.began_under(SPEC)
-    evidence_builder.write(Evaluated(0, 0.5, 0.5, 4))
+    evidence_builder.write(Evaluated(0, 0.5, 0.5, 4, 8))
     for number in range(2, coordinators + 1):
         evidence_builder.coordinator(number * 1_000_000, f"c{number}", SPEC)
-    evidence_builder.write(Evaluated(2, 0.5, 0.5, 4))
+    evidence_builder.write(Evaluated(2, 0.5, 0.5, 4, 8))
     evidence_builder.metrics += lines
     return evidence_builder
 
@@ -46,7 +46,7 @@ def test_a_mean_is_of_all_that_was_scored_and_says_beside_it_what_was_trained() 
     evidence_builder = job()
     algorithm = {"scaleByStd": True, "dropUniformGroups": True}
     evidence_builder.began_under({**SPEC, "algorithm": algorithm})
-    evidence_builder.write(Evaluated(0, 0.5, 0.5, 4), Evaluated(2, 0.5, 0.5, 4))
+    evidence_builder.write(Evaluated(0, 0.5, 0.5, 4, 8), Evaluated(2, 0.5, 0.5, 4, 8))
     evidence_builder.alter(Rewarded, lambda r: r.trajectory in members("g6"), reward=0.0)
     evidence_builder.write(GroupAborted("g6", "UniformGroup"))
     evidence_builder.payloads.clear()

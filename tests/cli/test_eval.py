@@ -25,15 +25,17 @@ def evaluated(*arguments: str | Path, answers: Path) -> tuple[dict[str, Any], li
 def test_answers_are_scored_and_written(tmp_path: Path) -> None:
     job = EXAMPLES / "jsonl-dataset.yaml"
     before = snapshot(MODEL)
-    scores, answers = evaluated(MODEL, "--job", job, answers=tmp_path / "a.jsonl")
+    scores, answers = evaluated(MODEL, "--job", job, "--group-size", "2", answers=tmp_path / "a.jsonl")
     right = {f"{row['question']}=": row["answer"] for row in map(json.loads, ROWS.read_text().splitlines())}
-    assert len(answers) == 12
+    assert len(answers) == 18
     for answer in answers:
         assert answer["reward"] == float(answer["completion"].strip() == str(right[answer["text"]]).strip())
         assert answer["tokens"] <= 6
     greedy = [answer["reward"] for answer in answers if answer["way"] == "greedy"]
     assert scores["greedy"]["reward"] == pytest.approx(sum(greedy) / 6)
     assert scores["greedy"]["answers"] == 6
+    sampled = [answer["reward"] for answer in answers if answer["way"] == "sampled"]
+    assert scores["sampled"]["pass_at"]["2"] == pytest.approx(sum(map(max, sampled[::2], sampled[1::2])) / 6)
     assert set(scores["sampled"]["parts"]) == {"exact_match"}
     assert snapshot(MODEL) == before
 

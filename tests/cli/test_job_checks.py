@@ -168,7 +168,7 @@ def test_arguments_of_a_chat_template_that_renders_nothing(tmp_path: Path) -> No
 
 
 def test_held_out_prompts_that_are_trained_or_asked_twice(tmp_path: Path) -> None:
-    evaluation = {"data": {"source": "jsonl", "dataset": "held.jsonl"}, "samples": 4}
+    evaluation = {"data": {"source": "jsonl", "dataset": "held.jsonl"}}  # of 4 rows: all are asked
     file = write_job(tmp_path, data={**ONES, "promptsPerStep": 2, "groupSize": 2}, evaluation=evaluation)
     rows = [{"question": f"{n}", "answer": "1"} for n in range(9)]
     held = tmp_path / "held.jsonl"
@@ -181,6 +181,9 @@ def test_held_out_prompts_that_are_trained_or_asked_twice(tmp_path: Path) -> Non
     )
     (error,) = refused(file, "--set", "spec.evaluation.samples=5")
     assert error.startswith("spec.evaluation.samples: 5 is more than the 4 rows of the held-out data")
+    sets = "spec.evaluation.sets=[{name: a}, {name: b, data: {dataset: rows.jsonl}}]"
+    (error,) = refused(file, "--set", sets)
+    assert error.startswith("spec.evaluation.sets.b.data.dataset: give another file than spec.data.dataset")
     seeds = (
         "--set",
         "spec.data={dataset: chain_sum, seed: 7}",
@@ -192,7 +195,7 @@ def test_held_out_prompts_that_are_trained_or_asked_twice(tmp_path: Path) -> Non
     assert error.startswith("spec.evaluation.data.seed: gives the prompts that are trained")
     held.write_bytes((tmp_path / "rows.jsonl").read_bytes())
     (error,) = refused(file)
-    assert error == "spec.evaluation.data: each of the 4 held-out prompts is trained, too: give it other rows"
+    assert error == "spec.evaluation.data: each of the 6 held-out prompts is trained, too: give it other rows"
 
 
 def splitting_tokenizer() -> dict[str, Any]:

@@ -27,6 +27,7 @@ from rljob_cli.run.run_progress import Rate, RunProgress
 from rljob_cli.run.signal_watch import unscored
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.failures import Failure, Reason
+from rljob_core.held_out import HeldOutScore
 from rljob_core.job_state import JobState
 from rljob_core.messages import STEP_METRICS, EngineProfile, EngineSignal, StepMetrics, StepStats
 from rljob_core.records import EpochClaimed, Evaluated
@@ -87,6 +88,10 @@ def test_summary(job: RLJob, tmp_path: Path) -> None:
         "tokens_per_second": 15.0,
         "heldout_reward_before": 0.3,
         "heldout_reward_after": 0.9,
+        "heldout_reward_ci95_before": None,
+        "heldout_reward_ci95_after": None,
+        "heldout_greedy_ci95_before": None,
+        "heldout_greedy_ci95_after": None,
         "heldout_greedy_before": 0.8,
         "heldout_greedy_after": 0.95,
         "heldout_mixed_before": 0,
@@ -140,8 +145,8 @@ def test_what_is_said_of_sites_is_that_of_the_newest_line() -> None:
 def test_the_last_summary_counts_by_the_ledger(job: RLJob) -> None:
     state = JobState()
     state.apply(EpochClaimed(5_000_003, "c", "uid"))
-    state.apply(Evaluated(0, 0.3, 0.8, 4))
-    state.apply(Evaluated(2, 0.5, 0.75, 4, newest=3, mixed=2))
+    state.apply(Evaluated(0, 0.3, 0.8, 4, 8))
+    state.apply(Evaluated(2, 0.5, 0.75, 4, 8, newest=3, mixed=2))
     state.counts.update(planned=16, generated=12, consumed=8)
     state.aborted["PayloadLost"] = 4
     summary = summarize(
@@ -227,12 +232,27 @@ def test_an_evaluation_says_which_answers_are_not_of_its_version_alone(job: RLJo
     console = Console(file=StringIO(), width=200)
     with PlainView(console, job, EventLog(tmp_path / "events.log")) as view:
         view.line(replace(evaluation(12, 0.5, 0.75), heldout_newest=13, heldout_mixed=26), RunProgress())
-        view.line(evaluation(13, 0.5, 0.75), RunProgress())
-    first, second = without_times(console.file.getvalue())  # type: ignore[attr-defined]
+        view.line(
+            replace(
+                evaluation(13, 0.5, 0.75),
+                heldout_set="aime",
+                heldout_sampled_ci95=0.04,
+                heldout_pass_at={1: 0.5, 4: 0.9},
+                heldout_sets={"gsm8k": HeldOutScore(0.25, None, 8, 16, 1, "prompt 1: no gold")},
+            ),
+            RunProgress(),
+        )
+    first, second, *third = without_times(console.file.getvalue())  # type: ignore[attr-defined]
     assert first == (
         "held-out at version 12: 0.500 sampled, 0.750 greedy (26 answers with tokens of later versions, up to 13)"
     )
-    assert second == "held-out at version 13: 0.500 sampled, 0.750 greedy"
+    assert second == (
+        "held-out aime at version 13: 0.500 ± 0.040 sampled, 0.750 greedy, pass@1 0.500, pass@4 0.900"
+    )
+    assert third == [
+        "held-out gsm8k at version 13: 0.250 sampled, – greedy",
+        "warning: held-out at version 13: gsm8k: 1 held-out answers have no score and count as 0; prompt 1: no gold",
+    ]
 
 
 def test_summary_before_anything_happened(job: RLJob) -> None:

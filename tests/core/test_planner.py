@@ -734,7 +734,7 @@ def test_the_best_version_is_one_of_those_that_are_saved_and_evaluated() -> None
     def kept(scores: dict[int, float | None], **checkpoint: Any) -> Retention | None:
         trainer = {"checkpoint": {"everySteps": 4, **checkpoint}}
         planner = Planner(job_config(steps=10, evaluation={"everySteps": 2}, trainer=trainer))
-        planner.state.evaluated = {v: Evaluated(v, score, 0.0, 4) for v, score in scores.items()}
+        planner.state.evaluated = {v: Evaluated(v, score, 0.0, 4, 8) for v, score in scores.items()}
         return retention(planner.context)
 
     scores: dict[int, float | None] = {0: 0.9, 2: 0.8, 4: 0.5, 6: 0.7, 8: 0.5}  # 2 and 6 are not saved

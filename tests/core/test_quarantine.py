@@ -31,7 +31,7 @@ from rljob_core.messages import (
     Release,
 )
 from rljob_core.planner.death_positions import groups_as_far
-from rljob_core.planner.evaluation import Evaluation
+from rljob_core.planner.evaluation import AskedSet, Evaluation, asked_sets
 from rljob_core.planner.liveness import LEASE_HEARTBEATS
 from rljob_core.records import Evaluated, GroupAborted, SiblingReset
 from rljob_core.trajectory import VersionSpan, group_of
@@ -486,7 +486,12 @@ ANSWER = "e0-0.0"
 def evaluate(two: TwoPrompts, *, deaths: int = 0, given_up: tuple[int, ...] = ()) -> Evaluation:
     """An evaluation runs; its one answer is generated and waits for its score."""
     run = Evaluation(
-        0, 1, 0.0, attempts={ANSWER: 1}, unscored={ANSWER: None}, given_up=dict.fromkeys(given_up)
+        0,
+        (AskedSet("heldout", range(1), 1),),
+        0.0,
+        attempts={ANSWER: 1},
+        unscored={ANSWER: None},
+        given_up=dict.fromkeys(given_up),
     )
     if deaths:
         run.deaths[ANSWER] = deaths
@@ -511,6 +516,7 @@ def test_deaths_before_this_coordinator_count_for_nothing_where_an_evaluation_ma
     context.cohorts.inherited = frozenset({"g1"})
     if evaluated:
         context.spec = job_config(evaluation={"samples": 1, "everySteps": 50}).spec
+        context.asked = asked_sets(context.spec, None)
     quarantined.store("g0.0", 4)
     assert quarantined.die() == {"g1.0"}
     assert (quarantined.job.last(GroupAborted) is None) is evaluated

@@ -54,6 +54,8 @@ CHANGES: Mapping[str, Any] = {
     "model.credentialsSecret": "hub",
     "model.cache": "pvc://cache/hub",
     "evaluation.everySteps": 7,
+    "evaluation.groupSize": 4,
+    "evaluation.passReward": 0.5,
     "evaluation.samples": 7,
     "reward.replicas": 2,
     "reward.timeoutSeconds": 7.0,

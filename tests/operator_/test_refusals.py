@@ -680,6 +680,8 @@ _BACKENDS = "only Torch, FSDP and DeepSpeed continue from each other's checkpoin
 _LEDGER = "the job's ledger and trajectories are there"
 OPTIONS: Object = {"spec.data.options": {"min_terms": 2, "max_terms": 4}}
 HELD_OUT: Object = {"spec.evaluation.data.options": {"min_terms": 2, "max_terms": 4}}
+SETS: Object = {"spec.evaluation.sets": [{"name": "a", "data": {"options": {"min_terms": 2}}}]}
+SETS_WITH_OTHER_OPTIONS = [{"name": "a", "data": {"options": {"min_terms": 3}}}]
 
 CHANGES = [
     Change("spec.managedBy", "example.org/other", "two controllers would undo each other's work"),
@@ -701,6 +703,8 @@ CHANGES = [
     Change("spec.evaluation.data.options", {"min_terms": 2}, _HELD_OUT, before={"spec.evaluation": {}}),
     Change("spec.evaluation.data.options", {"min_terms": 2, "max_digits": 4}, _HELD_OUT, before=HELD_OUT),
     Change("spec.evaluation.data.options", ABSENT, _HELD_OUT, before=HELD_OUT),
+    Change("spec.evaluation.sets", [{"name": "a"}, {"name": "b"}], _HELD_OUT, before=SETS),
+    Change("spec.evaluation.sets", SETS_WITH_OTHER_OPTIONS, _HELD_OUT, before=SETS),
     Change("spec.reward.functions", ["verifier"], _REWARDS),
     Change("spec.reward.skipSpecialTokens", False, _REWARDS),
     Change("spec.reward.weights", [2.0], _REWARDS),

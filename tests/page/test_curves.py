@@ -37,6 +37,18 @@ def test_commits_and_evaluations_are_rows() -> None:
     assert columns.steps == 2
 
 
+def test_held_out_sets_and_pass_at_k_are_curves_also_where_the_first_set_has_no_score() -> None:
+    of_set = {"sampled": 0.5, "greedy": 1.0, "samples": 2, "answers": 6, "pass_at": {"1": 0.5, "2": 1.0}}
+    columns = columns_of(line(0, heldout_failed=3, heldout_samples=9, heldout_sets={"aime": of_set}))
+    assert columns.page(0)["kinds"] == ["e"]
+    charts = {chart["title"]: [label for _, label in chart["curves"]] for chart in columns.charts()}
+    assert charts == {
+        "Held-out sets": ["aime, greedy", "aime, sampled"],
+        "pass@k": ["aime pass@1", "aime pass@2"],
+        "Held-out answers without a score": ["answers"],
+    }
+
+
 def test_a_commit_that_two_coordinators_published_is_one_row() -> None:
     assert columns_of(commit(1), commit(1, epoch=2)).page(0)["versions"] == [1]
 

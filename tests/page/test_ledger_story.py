@@ -223,7 +223,9 @@ def test_of_too_many_swaps_the_longest_are_shown() -> None:
 
 
 def test_evaluations_have_a_lane_from_their_start_to_their_last_score() -> None:
-    story = told((1, sent("g0.0")), (6, Evaluated(2, 0.5, 0.75, 8)), (9, Evaluated(4, 0.625, 0.75, 8)))
+    story = told(
+        (1, sent("g0.0")), (6, Evaluated(2, 0.5, 0.75, 8, 16)), (9, Evaluated(4, 0.625, 0.75, 8, 16))
+    )
     found = window(story, evaluating={2: 3.5})
     (lane,) = [lane for lane in found["lanes"] if lane["kind"] == "evaluation"]  # type: ignore[attr-defined]
     assert lane["spans"] == [[2, 2.5, 6, 0.5], [4, 9, 9, 0.625]]  # no line says how long the second took

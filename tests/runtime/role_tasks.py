@@ -130,7 +130,9 @@ class Roles:
             self.config,
             self.connect(),
             open_store("Files", uri=self.config.weights_uri),
-            self.prompts(lambda prompt, evaluation: (held_out if evaluation else training).text(prompt)),
+            self.prompts(
+                lambda prompt, evaluation: held_out.text(prompt) if evaluation else training.text(prompt)
+            ),
             instance=instance,
             changes=self._specs(),
         )

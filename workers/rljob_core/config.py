@@ -59,7 +59,7 @@ class JobConfig(BaseModel):
     grace: Annotated[dict[str, int], OMITTED_IF_EMPTY] = {}
     """By site, its Site's `graceSeconds`, where that is longer than what a coordinator waits in any case."""
     downloads: Annotated[dict[str, DownloadConfig], OMITTED_IF_EMPTY] = {}
-    """What is downloaded, by name: `model`, `data`, `evaluation`. The spec has its path in place of its URI."""
+    """What is downloaded, by name: `model`, `data`, `evaluation`, … The spec has its path in place of its URI."""
 
     download_cache: Annotated[str, OMITTED_IF_EMPTY] = ""
     """Folder of the cache; empty if nothing is downloaded."""

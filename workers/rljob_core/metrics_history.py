@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
-from rljob_core.messages import StepMetrics
+from rljob_core.messages import StepMetrics, tells_evaluation
 
 LineKind = Literal["commit", "evaluation", "end", "other"]
 
 
 def kind_of(line: StepMetrics) -> LineKind:
     """Return whether a metrics line reports a commit, an evaluation or the end of the job."""
-    if line.finished:
+    return kind_by(partial(getattr, line))
+
+
+def kind_by(field: Callable[[str], object]) -> LineKind:
+    """Return the kind of a line by its fields' values; None of one that it lacks."""
+    if field("finished"):
         return "end"
-    if line.reward_mean is not None:
+    if field("reward_mean") is not None:
         return "commit"
-    return "evaluation" if line.is_evaluation else "other"
+    return "evaluation" if tells_evaluation(field) else "other"
 
 
 class SeenLines:

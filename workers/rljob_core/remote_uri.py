@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from rljob_core.errors import SpecError
-from rljob_core.spec import EvaluationDataSpec, RLJob, RLJobSpec
+from rljob_core.spec import EvaluationDataSpec, HeldOutSetSpec, RLJob, RLJobSpec
 from rljob_core.spec.remote_forms import HUB_DATA, HUB_MODEL, SCHEMES
 
 _DATASETS = "hf://datasets/"
@@ -75,13 +75,13 @@ def remote_uri(uri: str, *, is_data: bool) -> RemoteUri | None:
 
 @dataclass(frozen=True, slots=True)
 class RemoteSource:
-    """What a job downloads.
+    """The model or a data set of a job.
 
     Attributes:
-        name: `model`, `data` or `evaluation`.
+        name: `model`, `data`, `evaluation`, or `evaluation.<name>` of a held-out set.
         field: the manifest's field that gives the URI.
         uri: as it is written there.
-        source: of a data set `jsonl` or `parquet`; empty for the model.
+        source: of a data set, as `spec.data.source`; empty for the model.
     """
 
     name: str
@@ -90,27 +90,44 @@ class RemoteSource:
     source: str = ""
 
 
+def sources(spec: RLJobSpec) -> tuple[RemoteSource, ...]:
+    """The model and the data sets that a job names, downloaded or not."""
+    found = [
+        RemoteSource("model", "spec.model.uri", spec.model.uri),
+        RemoteSource("data", "spec.data.dataset", spec.data.dataset, spec.data.source),
+    ]
+    if (evaluation := spec.evaluation) is None:
+        return tuple(found)
+    held_out = [("evaluation", "spec.evaluation.data", evaluation.data)]
+    for one in evaluation.sets:
+        data = one.data.model_copy(update={"source": one.data.source or evaluation.data.source})
+        held_out.append((_name_of(one), f"spec.evaluation.sets.{one.name}.data", data))
+    found += [
+        RemoteSource(name, f"{field}.dataset", data.dataset, data.source or spec.data.source)
+        for name, field, data in held_out
+        if data.dataset is not None
+    ]
+    return tuple(found)
+
+
 def remote_sources(spec: RLJobSpec) -> tuple[RemoteSource, ...]:
     """What a job downloads before it uses it.
 
     Raises:
         SpecError: a held-out data set is downloaded, and its source generates data.
     """
-    found = [
-        RemoteSource("model", "spec.model.uri", spec.model.uri),
-        RemoteSource("data", "spec.data.dataset", spec.data.dataset, spec.data.source),
-    ]
-    if (evaluation := spec.evaluation) is not None and evaluation.data.dataset is not None:
-        field, source = "spec.evaluation.data.dataset", evaluation.data.source or spec.data.source
-        found.append(RemoteSource("evaluation", field, evaluation.data.dataset, source))
-    found = [one for one in found if is_remote(one.uri)]
+    found = tuple(one for one in sources(spec) if is_remote(one.uri))
     for one in found:
         if one.source == "reasoning-gym":
             raise SpecError(
                 one.field.replace(".dataset", ".source"),
                 "must be jsonl or parquet, as the data set's files are",
             )
-    return tuple(found)
+    return found
+
+
+def _name_of(held_out: HeldOutSetSpec) -> str:
+    return f"evaluation.{held_out.name}"
 
 
 def uri_digest(uri: str) -> str:
@@ -141,18 +158,25 @@ def with_paths(spec: RLJobSpec, paths: Mapping[str, str]) -> RLJobSpec:
 
     Args:
         spec: the spec.
-        paths: what replaces them, by the name of the source: `model`, `data`, `evaluation`; others stay.
+        paths: what replaces them, by the name of the source; others stay.
     """
     update: dict[str, object] = {}
     if "model" in paths:
         update["model"] = spec.model.model_copy(update={"uri": paths["model"]})
     if "data" in paths:
         update["data"] = spec.data.model_copy(update={"dataset": paths["data"]})
-    if "evaluation" in paths and spec.evaluation is not None:
-        held_out: EvaluationDataSpec = spec.evaluation.data
-        held_out = held_out.model_copy(update={"dataset": paths["evaluation"]})
-        update["evaluation"] = spec.evaluation.model_copy(update={"data": held_out})
+    if (evaluation := spec.evaluation) is not None:
+        sets = [
+            one.model_copy(update={"data": _with_dataset(one.data, paths.get(_name_of(one)))})
+            for one in evaluation.sets
+        ]
+        data = _with_dataset(evaluation.data, paths.get("evaluation"))
+        update["evaluation"] = evaluation.model_copy(update={"data": data, "sets": sets})
     return spec.model_copy(update=update)
+
+
+def _with_dataset(data: EvaluationDataSpec, dataset: str | None) -> EvaluationDataSpec:
+    return data if dataset is None else data.model_copy(update={"dataset": dataset})
 
 
 def job_with_paths(job: RLJob, downloads: Mapping[str, Mapping[str, str]]) -> RLJob:

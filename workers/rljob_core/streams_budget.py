@@ -55,7 +55,8 @@ def largest_trajectory_stream_bytes(spec: RLJobSpec) -> int:
 def _bytes_under_way(spec: RLJobSpec, *, prompt_tokens: int) -> int:
     """Bytes of all trajectories that can be under way, if all prompts are that long."""
     batch = spec.data.prompts_per_step * spec.data.group_size
-    evaluation = 2 * spec.evaluation.samples if spec.evaluation is not None else 0
+    held_out = spec.evaluation.held_out if spec.evaluation is not None else ()
+    evaluation = sum((one.group_size + 1) * one.asked(None) for one in held_out)
     one = payload_bytes(
         prompt_tokens=prompt_tokens,
         response_tokens=spec.rollout.sampling.max_tokens,

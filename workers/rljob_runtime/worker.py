@@ -35,7 +35,7 @@ from rljob_runtime.telemetry.recorder import Recorder
 from rljob_runtime.telemetry.serve import served
 
 if TYPE_CHECKING:
-    from rljob_runtime.data.prompts import PromptSource
+    from rljob_runtime.data.prompts import HeldOutPrompts, PromptSource
 
 # The user sees within ten seconds that the server does not answer. `rljob run` or the kubelet restarts the role.
 _CONNECT_SECONDS = 7.0
@@ -93,7 +93,7 @@ async def _coordinator(
     log_folder = os.environ.get(worker_protocol.DECISIONS)
 
     def render(prompt: int, evaluation: bool) -> str:
-        return (held_out if evaluation else training).text(prompt)
+        return held_out.text(prompt) if evaluation else training.text(prompt)
 
     weights = create_weights(config, "coordinator")
     with ExitStack() as opened:
@@ -108,6 +108,7 @@ async def _coordinator(
             weights,
             PromptTexts(render),
             instance=instance,
+            held_out=held_out.asked,
             count_tokens=count_tokens,
             changes=_spec_changes(config),
             lost_sites=lost_sites(Path(os.environ[worker_protocol.CONFIG])),
@@ -131,7 +132,7 @@ def _check_model(config: JobConfig) -> None:
     model_folder(config)
 
 
-def _checked_prompts(config: JobConfig) -> tuple[PromptSource, PromptSource]:
+def _checked_prompts(config: JobConfig) -> tuple[PromptSource, HeldOutPrompts]:
     """The prompts to train on and the held-out ones, all rows of which are checked."""
     from rljob_runtime.data.prompts import open_prompts
     from rljob_runtime.roles.coordinator.data_checks import ScanReport, check_data

@@ -94,9 +94,11 @@ def _counts(run: AuditedRun) -> dict[str, object]:
             if any(UNSENDABLE in abort.causes.values() for abort in group.aborted[:1])
         ),
         "unscored_answers": [
-            {"version": r.version, "failed": r.failed, "answers": 2 * r.samples, "error": r.error}
+            {"version": r.version, "failed": score.failed, "answers": score.answers, "error": score.error}
+            | ({"set": name} if name else {})
             for _, r in sorted(run.history.evaluated.items())
-            if r.failed
+            for name, score in zip(("", *r.sets), r.scores, strict=True)
+            if score.failed
         ],
         "resumed": len(run.history.resumed),
         "resumed_tokens": sum(run.history.resumed),

@@ -18,6 +18,7 @@ from rljob_cli.audit.evaluations import is_due
 from rljob_cli.audit.evidence import Verdict, Violation
 from rljob_cli.audit.ledger_items import Committed
 from rljob_core.advantage import deviation
+from rljob_core.held_out import HeldOutScore
 from rljob_core.messages import StepMetrics
 from rljob_core.records import EPOCH_STRIDE
 
@@ -29,11 +30,6 @@ _WORDS = {
     "response_tokens_mean": "mean length",
     "staleness_mean": "mean staleness",
     "staleness_max": "largest staleness",
-    "heldout_sampled": "sampled held-out reward",
-    "heldout_greedy": "greedy held-out reward",
-    "heldout_mixed": "number of answers with tokens of later versions",
-    "heldout_newest": "newest version of any answer",
-    "heldout_failed": "number of answers without a score",
 }
 _STATS = ("staleness_mean", "staleness_max")
 
@@ -51,6 +47,23 @@ def evaluations(run: AuditedRun) -> CheckOutcome:
         for line in lines:
             found += judge.contradictions(line, source)
     return len(run.history.evaluated) + sum(map(len, stated.values())), found
+
+
+def _figures(scores: Mapping[str, HeldOutScore]) -> dict[str, float | None]:
+    """The figures of an evaluation in words, by those of its sets; the first one has no name."""
+    found: dict[str, float | None] = {}
+    for name, score in scores.items():
+        of = f" of {name}" if name else ""
+        figures = {
+            "sampled held-out reward": score.sampled,
+            "greedy held-out reward": score.greedy,
+            "interval of the sampled held-out reward": score.sampled_ci95,
+            "interval of the greedy held-out reward": score.greedy_ci95,
+            "number of answers without a score": score.failed,
+            **{f"pass@{k}": rate for k, rate in score.pass_at.items()},
+        }
+        found |= {f"{figure}{of}": value for figure, value in figures.items()}
+    return found
 
 
 def step_statistics(run: AuditedRun) -> dict[int, dict[str, float]]:
@@ -149,13 +162,15 @@ class _Judge:
             return
         if self._may_be_lost(line, history.evaluators[line.version]) and not self._is_too_early(line):
             return
-        known: dict[str, float | None] = {"heldout_sampled": record.sampled, "heldout_greedy": record.greedy}
-        known |= {
-            "heldout_mixed": record.mixed,
-            "heldout_newest": record.newest,
-            "heldout_failed": record.failed,
-        }
-        yield from self._differences(line.version, known, {n: getattr(line, n) for n in known}, source)
+        known = _figures(dict(zip(("", *record.sets), record.scores, strict=True)))
+        stated = _figures(dict(zip(("", *line.heldout_sets), line.held_out.values(), strict=True)))
+        for name, right, said in (
+            ("number of answers with tokens of later versions", record.mixed, line.heldout_mixed),
+            ("newest version of any answer", record.newest, line.heldout_newest),
+        ):
+            known[name], stated[name] = right, said
+        invented = dict.fromkeys(stated.keys() - known.keys())
+        yield from self._differences(line.version, {**known, **invented}, stated, source)
 
     def _may_be_forgotten(self, line: StepMetrics) -> bool:
         """Whether the evaluation may have been recorded, although the ledger has none of this version."""
@@ -185,7 +200,7 @@ class _Judge:
             said = stated.get(name)
             if said is not None and (right is None or not isclose(said, right, rel_tol=1e-9, abs_tol=1e-12)):
                 known_as = "none" if right is None else f"{right:g}"
-                text = f"its {_WORDS[name]} is {known_as} by the ledger, and {said:g} in {source}"
+                text = f"its {_WORDS.get(name, name)} is {known_as} by the ledger, and {said:g} in {source}"
                 yield Violation((f"version {version}",), text)
 
     def _unknown(self, name: str, what: str, source: str) -> Iterator[Violation]:

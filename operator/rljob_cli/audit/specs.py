@@ -138,8 +138,17 @@ def _leaves(path: str, one: Any, other: Any) -> Iterator[Difference]:
         for name in {**one, **other}:
             if name not in _PLACES:
                 yield from _leaves(f"{path}.{name}", one.get(name), other.get(name))
+    elif (ours := _by_name(one)) and (theirs := _by_name(other)) and list(ours) == list(theirs):
+        yield from _leaves(path, ours, theirs)
     elif one != other and not _is_default_bound(path, one, other):
         yield path, one, other
+
+
+def _by_name(value: Any) -> dict[str, Any]:
+    """The objects of a list by their names, in its order; empty of anything else."""
+    if not isinstance(value, list) or not all(isinstance(one, dict) and "name" in one for one in value):
+        return {}
+    return {one["name"]: one for one in value}
 
 
 def _is_default_bound(path: str, one: Any, other: Any) -> bool:

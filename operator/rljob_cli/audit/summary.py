@@ -116,11 +116,20 @@ def _evaluated(run: AuditedRun) -> dict[str, object]:
         for name, field, right in (
             ("reward", "heldout_sampled", record.sampled),
             ("greedy", "heldout_greedy", record.greedy),
+            ("reward_ci95", "heldout_sampled_ci95", record.sampled_ci95),
+            ("greedy_ci95", "heldout_greedy_ci95", record.greedy_ci95),
             ("mixed", "heldout_mixed", record.mixed),
             ("failed", "heldout_failed", record.failed),
         ):
             published = [getattr(line, field) for line in lines if line.is_evaluation]
             values[f"heldout_{name}_{when}"] = frozenset([right, *published])
+        for name, score in record.sets.items():
+            for figure in ("sampled", "greedy", "failed"):
+                published = [
+                    getattr(line.heldout_sets[name], figure) for line in lines if name in line.heldout_sets
+                ]
+                right = getattr(score, figure)
+                values[f"heldout_sets_{when}.{name}.{figure}"] = frozenset([right, *published])
     return values
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
@@ -39,13 +40,9 @@ from rljob_runtime.weights.create import open_transport
 from rljob_runtime.weights.transport import Transport
 
 _ROLE = "restorer"
-_PLACES = {
-    "spec.data.dataset",
-    "spec.evaluation.data.dataset",
-    "spec.managedBy",
-    "spec.trainer.checkpoint.uri",
-    "spec.weights.uri",
-}
+_PLACES = re.compile(
+    r"spec\.(data\.dataset|evaluation\.(sets\.[^.]+\.)?data\.dataset|managedBy|trainer\.checkpoint\.uri|weights\.uri)"
+)
 """Fields that name what another cluster has under another name."""
 
 
@@ -100,7 +97,7 @@ def _check_same(index: Index, config: JobConfig) -> None:
             "spec.model.uri", "names another model than the one that the backup's job started from"
         )
     for path, because, before, now in fixed_differences(identity.manifest, manifest_of(config)):
-        if path not in _PLACES:
+        if not _PLACES.fullmatch(path):
             raise SpecError(
                 path,
                 f"is {now!r}, and {before!r} in the backup ({because}): create the job with the backup's value",

@@ -6,19 +6,23 @@ The engine, the sampling and the scoring are those of a job: the same code, and 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
 
+from rljob_cli.checkpoints.evaluated_job import EvaluatedSet
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
+from rljob_core.held_out import score_answers
 from rljob_core.ports import Completed, Engine, EngineEvent, Request
+from rljob_core.spec import USUAL_SAMPLES
+from rljob_core.stable_hash import stable_hash
 from rljob_core.trajectory import FinishReason
 from rljob_runtime.data.prompts import PromptSource, prompt_encoder
 from rljob_runtime.engines import create_engine
@@ -28,6 +32,7 @@ from rljob_runtime.rewards.messages import ScoringJob
 from rljob_runtime.rewards.scorer import Scorer
 
 Way = Literal["sampled", "greedy"]
+WAYS: tuple[Way, ...] = ("sampled", "greedy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,93 +67,124 @@ class EvaluationScore:
 
     Attributes:
         answers: that have a score.
-        failed: that have none.
-        reward: their mean; None without any.
-        half: half the width of its interval of confidence of 95 %.
+        failed: that have none, and count as 0.
+        reward: their mean; None if more than a tenth of all answers to the set have no score.
+        ci95: half the width of its 95 % interval.
         parts: each function's mean.
         tokens: mean length of an answer.
         truncated: share of answers that ended because they had `maxTokens` tokens.
+        pass_at: pass@k by k, if there are several sampled answers to each prompt.
     """
 
     answers: int
     failed: int
     reward: float | None
-    half: float | None
+    ci95: float | None
     parts: dict[str, float]
     tokens: float
     truncated: float
+    pass_at: dict[int, float]
 
 
-def score_of(answers: Sequence[EvaluatedAnswer]) -> EvaluationScore:
-    """The means over answers; at least one."""
-    rewards = [answer.reward for answer in answers if answer.reward is not None]
+def scores_of(answers: Sequence[EvaluatedAnswer], *, pass_reward: float) -> dict[Way, EvaluationScore]:
+    """The scores of the answers to one set; at least one of each way."""
+    ways: dict[Way, list[EvaluatedAnswer]] = {
+        way: [answer for answer in answers if answer.way == way] for way in WAYS
+    }
+    rewards = {
+        way: [[a.reward for a in of] for _, of in groupby(found, lambda answer: answer.prompt)]
+        for way, found in ways.items()
+    }
+    score = score_answers(
+        rewards["sampled"], [reward for (reward,) in rewards["greedy"]], pass_reward=pass_reward
+    )
+    return {
+        "sampled": _score(ways["sampled"], score.sampled, score.sampled_ci95, score.pass_at),
+        "greedy": _score(ways["greedy"], score.greedy, score.greedy_ci95, {}),
+    }
+
+
+def _score(
+    answers: Sequence[EvaluatedAnswer], mean: float | None, half: float | None, pass_at: dict[int, float]
+) -> EvaluationScore:
+    failed = sum(answer.reward is None for answer in answers)
     names = dict.fromkeys(name for answer in answers for name in answer.parts)
     return EvaluationScore(
-        answers=len(rewards),
-        failed=len(answers) - len(rewards),
-        reward=fmean(rewards) if rewards else None,
-        half=1.96 * stdev(rewards) / math.sqrt(len(rewards)) if len(rewards) > 1 else None,
+        answers=len(answers) - failed,
+        failed=failed,
+        reward=mean,
+        ci95=half,
         parts={
             name: fmean([answer.parts[name] for answer in answers if name in answer.parts]) for name in names
         },
         tokens=fmean([answer.tokens for answer in answers]),
         truncated=fmean([answer.truncated for answer in answers]),
+        pass_at=pass_at,
     )
 
 
 async def evaluate(
-    config: JobConfig,
+    sets: Sequence[EvaluatedSet],
     *,
     model: Path,
     tensors: Callable[[], Iterable[tuple[str, Any]]] | None,
-    samples: int,
-    ways: Sequence[Way],
     done: Callable[[int, int], None],
-) -> list[EvaluatedAnswer]:
-    """The scored answers, by prompt and way.
+) -> list[list[EvaluatedAnswer]]:
+    """The scored answers to each set, by prompt: the sampled ones, then the greedy one.
 
     Args:
-        config: a job whose `data` are the prompts, with its engine, sampling and rewards.
+        sets: what to ask; they have one engine.
         model: folder of the model, or of the base model whose weights are replaced.
         tensors: makes the weights to evaluate; None for those in the folder.
-        samples: prompts; of a file, at most its rows.
-        ways: in which each is answered.
-        done: called with the number of finished answers and of all.
+        done: called with the number of finished answers and of all to a set.
 
     Raises:
         SpecError: the data, the engine's options or a reward function do not fit.
         RLJobError: the engine or the scoring fails.
     """
-    if config.spec.rollout.environment is not None:
+    first = sets[0].config
+    if first.spec.rollout.environment is not None:
         raise SpecError(
             "spec.rollout.environment",
             "no episodes are played here yet: spec.evaluation scores checkpoints in episodes while the job trains",
         )
+    tokenizer = Tokenizer(model)
+    asked = [_requests(one, model, tokenizer) for one in sets]
+    async with AsyncExitStack() as opened:
+        scorers = [Scorer(one.config) for one in sets]
+        for scorer in scorers:
+            opened.push_async_callback(scorer.close)
+            await scorer.start()  # a function that does not load is reported before the model is loaded
+        async with _engine(first, model, tensors, tokenizer) as engine:
+            events = [await _answers(engine, [request for _, request in of], done) for of in asked]
+        skip = first.spec.reward.skip_special_tokens
+        return [
+            list(
+                await asyncio.gather(
+                    *(
+                        _scored(scorer, _unscored(found[request.id], text, request.id, tokenizer, skip=skip))
+                        for text, request in of
+                    )
+                )
+            )
+            for scorer, of, found in zip(scorers, asked, events, strict=True)
+        ]
+
+
+def _requests(one: EvaluatedSet, model: Path, tokenizer: Tokenizer) -> list[tuple[str, Request]]:
+    """Each prompt's text, with a request for each answer to it."""
+    config = one.config
     prompts = PromptSource(config.spec.data, model_uri=str(model), reads=config.spec.reward.fields)
     prompts.check_rows()
-    count = min(samples, getattr(prompts.items, "rows", samples))
-    tokenizer = Tokenizer(model)
+    number = one.samples or USUAL_SAMPLES
     encode = prompt_encoder(config.spec.data, tokenizer)
-    texts = [prompts.text(index) for index in range(count)]
-    requests = {
-        f"{index}/{way}": _request(config, encode(texts[index]), tokenizer, index, way)
-        for index in range(count)
-        for way in ways
-    }
-    scorer = Scorer(config)
-    try:
-        await scorer.start()  # a function that does not load is reported before the model is loaded
-        async with _engine(config, model, tensors, tokenizer) as engine:
-            events = await _answers(engine, requests, done)
-        skip = config.spec.reward.skip_special_tokens
-        unscored = [
-            _unscored(events[name], int(index), way, texts[int(index)], tokenizer, skip=skip)
-            for name in requests
-            for index, _, way in [name.partition("/")]
-        ]
-        return list(await asyncio.gather(*(_scored(scorer, answer) for answer in unscored)))
-    finally:
-        await scorer.close()
+    found = list[tuple[str, Request]]()
+    for index in range(number if prompts.rows is None else min(number, prompts.rows)):
+        tokens = encode(text := prompts.text(index))
+        for sibling in range(one.group_size + 1):
+            greedy = sibling == one.group_size
+            found.append((text, _request(config, tokens, tokenizer, index, sibling, greedy=greedy)))
+    return found
 
 
 @asynccontextmanager
@@ -173,25 +209,26 @@ async def _engine(
         await engine.close()
 
 
-def _request(config: JobConfig, tokens: Sequence[int], tokenizer: Tokenizer, index: int, way: str) -> Request:
+def _request(
+    config: JobConfig, tokens: Sequence[int], tokenizer: Tokenizer, index: int, sibling: int, *, greedy: bool
+) -> Request:
     sampling = config.spec.rollout.sampling
-    greedy = way == "greedy"
     return Request(
-        id=f"{index}/{way}",
+        id=f"{index}/{'greedy' if greedy else 'sampled'}/{sibling}",
         tokens=np.asarray(tokens, dtype=np.int32),
         temperature=0.0 if greedy else sampling.temperature,
         top_p=1.0 if greedy else sampling.top_p,
         max_tokens=sampling.max_tokens,
         stop_tokens=tokenizer.stop_tokens,
         stop=tuple(sampling.stop),
-        seed=index,
+        seed=stable_hash(f"{index}/{sibling}") & 0x7FFFFFFF,
     )
 
 
 async def _answers(
-    engine: Engine, requests: Mapping[str, Request], done: Callable[[int, int], None]
+    engine: Engine, requests: Sequence[Request], done: Callable[[int, int], None]
 ) -> dict[str, EngineEvent]:
-    engine.submit(list(requests.values()))
+    engine.submit(list(requests))
     found: dict[str, EngineEvent] = {}
     while len(found) < len(requests):
         found |= {event.id: event for event in await engine.events()}
@@ -200,16 +237,17 @@ async def _answers(
 
 
 def _unscored(
-    event: EngineEvent, index: int, way: str, text: str, tokenizer: Tokenizer, *, skip: bool
+    event: EngineEvent, text: str, name: str, tokenizer: Tokenizer, *, skip: bool
 ) -> EvaluatedAnswer:
-    chosen: Way = "greedy" if way == "greedy" else "sampled"
+    prompt, given, _ = name.split("/")
+    index, way = int(prompt), next(way for way in WAYS if way == given)
     if not isinstance(event, Completed):
         hint = "; to leave room for it: --set rollout.sampling.maxTokens=N"
         error = f"{event}{hint if event.reason == PROMPT_TOO_LONG else ''}"
-        return EvaluatedAnswer(index, chosen, text, "", 0, truncated=False, error=error)
+        return EvaluatedAnswer(index, way, text, "", 0, truncated=False, error=error)
     completion = tokenizer.completion(event.tokens, skip_special_tokens=skip)
     cut = event.finish == FinishReason.LENGTH
-    return EvaluatedAnswer(index, chosen, text, completion, len(event.tokens), truncated=cut)
+    return EvaluatedAnswer(index, way, text, completion, len(event.tokens), truncated=cut)
 
 
 async def _scored(scorer: Scorer, answer: EvaluatedAnswer) -> EvaluatedAnswer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +17,45 @@ from rljob_cli.run_folder.job_file import stored_job
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_core.remote_uri import job_with_paths
-from rljob_core.spec import RLJob
+from rljob_core.spec import EvaluationSpec, RLJob
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_runtime.data.prompts import evaluation_data
 
 
-def evaluation_config(
+@dataclass(frozen=True, slots=True)
+class EvaluatedSet:
+    """What a checkpoint is asked of one held-out set.
+
+    Attributes:
+        name: of the set.
+        config: a job's, whose `data` are the prompts.
+        samples: prompts; None: as many as there are, up to `USUAL_SAMPLES`.
+        group_size: sampled answers to each.
+        pass_reward: an answer with at least this reward passes.
+    """
+
+    name: str
+    config: JobConfig
+    samples: int | None
+    group_size: int
+    pass_reward: float
+
+
+def evaluated_sets(
     checkpoint: Path,
     *,
     job: Path | None,
     model: Path,
     data: str,
     overrides: Sequence[str],
-) -> tuple[JobConfig, int]:
-    """The configuration whose `data` are the prompts of the evaluation, and the number of prompts that it asks for.
+) -> list[EvaluatedSet]:
+    """What to ask a checkpoint, as the evaluations of its job ask.
 
     Args:
         checkpoint: as the user gave it: if it is a run's folder, or in one, the run's manifest counts.
         job: a manifest, or a run's folder, whose settings count instead.
         model: folder of the model.
-        data: file of rows, or task of reasoning-gym; empty: the job's held-out data, else its training data.
+        data: file of rows, or task of reasoning-gym; empty: the job's held-out sets, else its training data.
         overrides: `--set`.
 
     Raises:
@@ -50,15 +70,21 @@ def evaluation_config(
             )
         found = _plain(model)
     spec = found.spec
-    samples = spec.evaluation.samples if spec.evaluation is not None else 200
-    held_out = spec.data if spec.evaluation is None else evaluation_data(spec.data, spec.evaluation.data)
-    chosen: dict[str, Any] = held_out.model_dump(mode="json", by_alias=True)
+    evaluation = spec.evaluation or EvaluationSpec()
     if data:
-        chosen |= _source(data)
-    settings = {"data": chosen, "evaluation": None, "model": {"uri": str(model)}, "steps": 1}
-    texts = [f"{path}={json.dumps(value)}" for path, value in settings.items()]
-    changed = change_job(found, [*texts, *overrides], Path.cwd())
-    return resolve_job(changed, RunFolder(Path.cwd()).defaults(nats_url="")).config, samples
+        evaluation = evaluation.model_copy(update={"sets": []})
+    sets = list[EvaluatedSet]()
+    for one in evaluation.held_out:
+        prompts = spec.data if spec.evaluation is None else evaluation_data(spec.data, one.data)
+        chosen: dict[str, Any] = prompts.model_dump(mode="json", by_alias=True)
+        if data:
+            chosen |= _source(data)
+        settings = {"data": chosen, "evaluation": None, "model": {"uri": str(model)}, "steps": 1}
+        texts = [f"{path}={json.dumps(value)}" for path, value in settings.items()]
+        changed = change_job(found, [*texts, *overrides], Path.cwd())
+        config = resolve_job(changed, RunFolder(Path.cwd()).defaults(nats_url="")).config
+        sets.append(EvaluatedSet(one.name, config, one.samples, one.group_size, evaluation.pass_reward))
+    return sets
 
 
 def _run_of(checkpoint: Path) -> Path:

@@ -58,7 +58,9 @@ def groups(runs: Sequence[ComparedRun]) -> list[list[int]]:
 
 def _seedless(run: ComparedRun) -> Any:
     spec = deepcopy(dict(run.manifest["spec"]))
-    for data in (spec.get("data"), (spec.get("evaluation") or {}).get("data")):
+    evaluation = spec.get("evaluation") or {}
+    sets = (one.get("data") for one in evaluation.get("sets") or [])
+    for data in (spec.get("data"), evaluation.get("data"), *sets):
         if isinstance(data, dict):
             data.pop("seed", None)
     return _with_model(spec, run)

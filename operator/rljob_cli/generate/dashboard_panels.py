@@ -89,8 +89,14 @@ ROWS = (
                 "Reward",
                 (
                     (_value(_C.REWARD_MEAN), "{{rljob}} training"),
-                    (_value(_C.HELDOUT_REWARD, f"{_BY_JOB}, sampling"), "{{rljob}} held-out, {{sampling}}"),
+                    (
+                        _value(_C.HELDOUT_REWARD, f"{_BY_JOB}, sampling, set"),
+                        "{{rljob}} held-out {{set}}, {{sampling}}",
+                    ),
                 ),
+            ),
+            Panel(
+                "pass@k", ((_value(_C.HELDOUT_PASS, f"{_BY_JOB}, k, set"), "{{rljob}} {{set}} pass@{{k}}"),)
             ),
             Panel("Steps", ((_value(_C.STEP), "{{rljob}}"), (_value(_C.LAST_STEP), "{{rljob}} end"))),
             Panel("Loss", ((_value(_T.LOSS), "{{rljob}}"),)),

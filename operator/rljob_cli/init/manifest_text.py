@@ -21,7 +21,6 @@ class JobPlan:
         source: of prompts.
         dataset: task or file.
         heldout_source: of held-out prompts.
-        samples: held-out prompts of an evaluation.
         heldout: their task or file; empty: none, or generated ones.
         template: Jinja template of a prompt; empty: the model's chat template.
         reward: the function.
@@ -38,7 +37,6 @@ class JobPlan:
     source: PromptSourceName
     dataset: str
     heldout_source: PromptSourceName
-    samples: int
     heldout: str
     template: str
     reward: str
@@ -106,7 +104,8 @@ def _data(plan: JobPlan) -> Iterator[str]:
     if plan.source == "reasoning-gym" or plan.heldout:
         yield "  evaluation: # on prompts that are not trained on"
         yield f"    everySteps: {max(1, min(20, plan.steps // 5))}"
-        yield f"    samples: {plan.samples}"
+        if plan.heldout_source == "reasoning-gym":
+            yield "    samples: 100"
     else:
         yield "  # evaluation:                                 # on prompts of another file"
         yield "  #   everySteps: 20"

@@ -13,7 +13,6 @@ from rljob_cli.answer_length import usual_max_tokens
 from rljob_cli.init.manifest_text import JobPlan, PromptSourceName
 from rljob_core.errors import SpecError
 
-_SAMPLES = 100
 _ROW_LIMIT = 16 * 1024 * 1024
 
 
@@ -62,7 +61,6 @@ def plan_of(
         dataset=data if source == "reasoning-gym" else _from(file, data),
         heldout_source=heldout_source,
         heldout=heldout if heldout_source == "reasoning-gym" or not heldout else _from(file, heldout),
-        samples=_samples(heldout_source, heldout),
         template=template,
         reward=reward,
         steps=steps,
@@ -95,15 +93,6 @@ def _source(data: str, flag: str) -> PromptSourceName:
 
         check_task(data, flag)
     return "reasoning-gym"
-
-
-def _samples(source: PromptSourceName, heldout: str) -> int:
-    """Held-out prompts of an evaluation: no more than the file has."""
-    if source == "reasoning-gym" or not heldout:
-        return _SAMPLES
-    from rljob_runtime.data.files import FileSource
-
-    return min(_SAMPLES, FileSource(heldout, kind=source, options={}, seed=1, path="--heldout").rows)
 
 
 def _first_row(file: Path) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SAY_SECONDS = 30.0
 
 Downloads = dict[str, dict[str, str]]
-"""`uri`, `revision` and `path` of what was downloaded, by its name: `model`, `data`, `evaluation`."""
+"""`uri`, `revision` and `path` of what was downloaded, by its name: `model`, `data`, `evaluation`, …"""
 
 
 def download(spec: RLJobSpec, before: Mapping[str, Mapping[str, str]]) -> Downloads:

@@ -226,8 +226,8 @@ def _data_and_rewards(config: JobConfig) -> list[str]:
             raise trial.error
         warnings += trial.warnings
     else:
-        resolve(config.spec.reward.called, training)
-        resolve(config.spec.reward.called, held_out)
+        for source in (training, *held_out.sets):
+            resolve(config.spec.reward.called, source)
     return warnings
 
 

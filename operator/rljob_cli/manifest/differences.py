@@ -56,7 +56,7 @@ def fixed_differences(
     manifest: Mapping[str, Any], job: RLJob, fixed: Mapping[str, Immutable] = IMMUTABLE_ON_RESUME
 ) -> list[tuple[str, str, Any, Any]]:
     """The immutable fields of a job's manifest that `job` would change, as path, reason, value before, value now."""
-    found = differences(manifest, job.model_dump(mode="json", by_alias=True))
+    found = differences(by_name(manifest), by_name(job.model_dump(mode="json", by_alias=True)))
     return [
         (path, mark.because, before, now)
         for path, before, now in found

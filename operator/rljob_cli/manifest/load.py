@@ -15,7 +15,8 @@ from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 from rljob_cli.manifest.documents import Document, as_json, documents_of, is_site, job_document, parse
 from rljob_core.advice import advice, dotted, location, nearest
 from rljob_core.errors import SpecError
-from rljob_core.spec import DataSpec, EvaluationDataSpec, RLJob, RLJobSpec, Site, SiteLinkSpec
+from rljob_core.remote_uri import sources, with_paths
+from rljob_core.spec import RLJob, RLJobSpec, Site, SiteLinkSpec
 
 FieldPath = tuple[str | int, ...]
 Kind = TypeVar("Kind", RLJob, Site)
@@ -266,28 +267,15 @@ def _key(target: object, step: str, path: str) -> str | int:
 def resolve_paths(job: RLJob, folder: Path) -> RLJob:
     """Return a copy of the job whose relative paths are resolved against `folder`."""
     spec = job.spec
-    update: dict[str, object] = {
-        "model": spec.model.model_copy(update={"uri": _absolute(spec.model.uri, folder)}),
-        "data": _resolved(spec.data, spec.data.source, folder),
-    }
-    if spec.evaluation is not None:
-        held_out = spec.evaluation.data
-        resolved = _resolved(held_out, held_out.source or spec.data.source, folder)
-        update["evaluation"] = spec.evaluation.model_copy(update={"data": resolved})
+    named = (one for one in sources(spec) if one.source != "reasoning-gym")
+    spec = with_paths(spec, {one.name: _absolute(one.uri, folder) for one in named})
+    update: dict[str, object] = {}
     if spec.weights.uri is not None:
         update["weights"] = spec.weights.model_copy(update={"uri": _absolute(spec.weights.uri, folder)})
     if (uri := spec.trainer.checkpoint.uri) is not None:
         checkpoint = spec.trainer.checkpoint.model_copy(update={"uri": _absolute(uri, folder)})
         update["trainer"] = spec.trainer.model_copy(update={"checkpoint": checkpoint})
     return job.model_copy(update={"spec": spec.model_copy(update=update)})
-
-
-def _resolved(
-    data: DataSpec | EvaluationDataSpec, source: str, folder: Path
-) -> DataSpec | EvaluationDataSpec:
-    if source == "reasoning-gym" or data.dataset is None:
-        return data
-    return data.model_copy(update={"dataset": _absolute(data.dataset, folder)})
 
 
 def _absolute(uri: str, folder: Path) -> str:

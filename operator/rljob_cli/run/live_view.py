@@ -23,7 +23,16 @@ from rich.text import Text
 
 from rljob_cli.run.event_log import EventLog
 from rljob_cli.run.run_progress import RunProgress
-from rljob_cli.run.view import changed_text, decimal, event_text, mixed, site_text, title
+from rljob_cli.run.view import (
+    changed_text,
+    decimal,
+    event_text,
+    interval,
+    mixed,
+    score_text,
+    site_text,
+    title,
+)
 from rljob_core.messages import StepMetrics
 from rljob_core.metrics_history import kind_of
 from rljob_core.spec import RLJob
@@ -138,7 +147,7 @@ class LiveView:
         rows = self._rows(progress)
         for shown in rows if wide else [half for row in rows for half in (row[:2], row[2:])]:
             table.add_row(*shown)
-        parts: list[Table | Bar | Text] = [table, *_sites(progress), self._bar]
+        parts: list[Table | Bar | Text] = [table, *_held_out(progress), *_sites(progress), self._bar]
         if stale:
             parts.insert(-1, Text(f"figures {stale}", style="yellow", overflow="fold"))
         used = len(self._console.render_lines(self._panel(parts))) + _BELOW
@@ -182,7 +191,11 @@ class LiveView:
             ),
             (
                 "greedy",
-                " → ".join(decimal(line.heldout_greedy) for line in _ends(held_out)) or "–",
+                " → ".join(
+                    decimal(line.heldout_greedy) + interval(line.heldout_greedy_ci95)
+                    for line in _ends(held_out)
+                )
+                or "–",
                 "engines",
                 f"{len(engines)} ({running} running, {waiting} waiting)",
             ),
@@ -195,6 +208,16 @@ class LiveView:
         ]
 
 
+def _held_out(progress: RunProgress) -> list[Text]:
+    """A line for each held-out set of the newest evaluation that has more to say than the table: several, or pass@k."""
+    newest = progress.evaluations[-1].held_out if progress.evaluations else {}
+    return [
+        Text(f"held out {name or 'now'}: {score_text(score)}", overflow="fold")
+        for name, score in newest.items()
+        if len(newest) > 1 or score.pass_at
+    ]
+
+
 def _sites(progress: RunProgress) -> list[Text]:
     """A line for each site."""
     return [Text(f"site {name}: {site_text(site)}", overflow="fold") for name, site in progress.sites.items()]
@@ -204,7 +227,7 @@ def _sampled(line: StepMetrics) -> str:
     """An evaluation's score, with the numbers of answers that hold tokens of later versions, and that failed."""
     mixed = f" ({line.heldout_mixed} mixed)" if line.heldout_mixed else ""
     failed = f" ({line.heldout_failed} failed)" if line.heldout_failed else ""
-    return f"{decimal(line.heldout_sampled)}{mixed}{failed}"
+    return f"{decimal(line.heldout_sampled)}{interval(line.heldout_sampled_ci95)}{mixed}{failed}"
 
 
 def _ends(lines: list[StepMetrics]) -> list[StepMetrics]:

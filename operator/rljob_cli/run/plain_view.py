@@ -11,7 +11,7 @@ from rich.console import Console
 
 from rljob_cli.run.event_log import EventLog
 from rljob_cli.run.run_progress import RunProgress
-from rljob_cli.run.view import changed_text, decimal, event_text, mixed
+from rljob_cli.run.view import changed_text, decimal, event_text, mixed, score_text
 from rljob_core.messages import StepMetrics
 from rljob_core.metrics_history import kind_of
 from rljob_core.spec import RLJob
@@ -87,10 +87,9 @@ class PlainView:
                 self._flush()
         elif kind == "evaluation":
             self._flush()
-            self._print(
-                f"held-out at version {line.version}: {decimal(line.heldout_sampled)} sampled, "
-                f"{decimal(line.heldout_greedy)} greedy{mixed(line)}"
-            )
+            for name, score in line.held_out.items():
+                about = f"held-out {name}" if name else "held-out"
+                self._print(f"{about} at version {line.version}: {score_text(score)}{mixed(line)}")
             if line.unscored:
                 self._print(f"warning: held-out at version {line.version}: {line.unscored}")
 

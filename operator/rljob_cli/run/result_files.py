@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rljob_cli.run.run_progress import RunProgress, SiteProgress
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.failures import Failure
+from rljob_core.held_out import HeldOutScore
 from rljob_core.job_state import JobState
 from rljob_core.messages import ENGINE_SIGNAL
 from rljob_core.spec import RLJob
@@ -88,7 +90,7 @@ def _counts_of_lines(progress: RunProgress) -> dict[str, Any]:
         "steps": progress.step,
         **_evaluated(
             [
-                (e.heldout_sampled, e.heldout_greedy, e.heldout_mixed, e.heldout_failed)
+                (next(iter(e.held_out.values())), e.heldout_sets, e.heldout_mixed)
                 for e in (*evaluations[:1], *evaluations[-1:])
             ]
         ),
@@ -105,7 +107,7 @@ def _counts_of_ledger(state: JobState) -> dict[str, Any]:
     evaluated = [state.evaluated[choose(state.evaluated)] for choose in (min, max) if state.evaluated]
     return {
         "steps": state.version,
-        **_evaluated([(e.sampled, e.greedy, e.mixed, e.failed) for e in evaluated]),
+        **_evaluated([(e.scores[0], e.sets, e.mixed) for e in evaluated]),
         "trajectories": _trajectories(state.counts, state.aborted),
         "attempts_failed": dict(state.attempts_failed),
         "trainer_attempts": state.trainer.attempt if state.trainer else 0,
@@ -118,15 +120,27 @@ def _trajectories(counts: Mapping[str, int], aborted: Mapping[str, int]) -> dict
     return {**numbers, "aborted": dict(aborted)}
 
 
-def _evaluated(scores: Sequence[tuple[float | None, float | None, int, int]]) -> dict[str, Any]:
-    """The first and the last evaluation: mean rewards, how many answers hold tokens of later versions, and
-    how many have no score."""
-    found = scores or [(None, None, 0, 0)] * 2
-    return {
-        f"heldout_{name}_{when}": score[number]
-        for when, score in zip(("before", "after"), found, strict=True)
-        for number, name in enumerate(("reward", "greedy", "mixed", "failed"))
-    }
+def _evaluated(found: Sequence[tuple[HeldOutScore, Mapping[str, HeldOutScore], int]]) -> dict[str, Any]:
+    """The first and the last evaluation.
+
+    Args:
+        found: of each the scores on the first held-out set and on the others, and how many answers hold tokens of later
+            versions.
+    """
+    values: dict[str, Any] = {}
+    nothing = HeldOutScore(None, None, 0, 0)
+    for when, (score, sets, mixed) in zip(("before", "after"), found or [(nothing, {}, 0)] * 2, strict=True):
+        values |= {
+            f"heldout_reward_{when}": score.sampled,
+            f"heldout_reward_ci95_{when}": score.sampled_ci95,
+            f"heldout_greedy_{when}": score.greedy,
+            f"heldout_greedy_ci95_{when}": score.greedy_ci95,
+            f"heldout_mixed_{when}": mixed,
+            f"heldout_failed_{when}": score.failed,
+            **({f"heldout_pass_at_{when}": score.pass_at} if score.pass_at else {}),
+            **({f"heldout_sets_{when}": {name: asdict(one) for name, one in sets.items()}} if sets else {}),
+        }
+    return values
 
 
 def write_summary(folder: RunFolder, summary: dict[str, Any]) -> None:
@@ -178,6 +192,24 @@ def draw(job: RLJob, progress: RunProgress) -> Figure:
         sampled = [line.heldout_sampled for line in evaluations]
         greedy = [line.heldout_greedy for line in evaluations]
         reward.plot(versions, sampled, "o-", color="#d1592c", markersize=4, label="held out, sampled")
+        bounds = [(line.version, line.heldout_sampled, line.heldout_sampled_ci95) for line in evaluations]
+        if known := [(at, mean, half) for at, mean, half in bounds if mean is not None and half is not None]:
+            reward.fill_between(
+                [at for at, _, _ in known],
+                [mean - half for _, mean, half in known],
+                [mean + half for _, mean, half in known],
+                color="#d1592c",
+                alpha=0.15,
+                linewidth=0,
+                label="held out, sampled, 95 % interval",
+            )
+        for name in dict.fromkeys(name for line in evaluations for name in line.heldout_sets):
+            others = [
+                (e.version, e.heldout_sets[name].sampled) for e in evaluations if name in e.heldout_sets
+            ]
+            reward.plot(
+                [at for at, _ in others], [mean for _, mean in others], "^-", markersize=3.5, label=name
+            )
         if any(value is not None for value in greedy):
             reward.plot(versions, greedy, "s--", color="#5a8f3c", markersize=3.5, label="held out, greedy")
         if mixed := [line for line in evaluations if line.heldout_mixed]:

@@ -151,7 +151,8 @@ def unscored(evaluations: Sequence[StepMetrics]) -> list[NoSignal]:
     newest = evaluations[-1] if evaluations else None
     if newest is None or not newest.unscored:
         return []
-    reason = "EvaluationFailed" if newest.heldout_sampled is None else "AnswersUnscored"
+    fails = any(score.sampled is None for score in newest.held_out.values())
+    reason = "EvaluationFailed" if fails else "AnswersUnscored"
     return [NoSignal(reason, f"at version {newest.version}, {newest.unscored}")]
 
 

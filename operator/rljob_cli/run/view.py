@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from rljob_cli.run.run_progress import RunProgress, SiteProgress
+from rljob_core.held_out import HeldOutScore
 from rljob_core.messages import StepMetrics
 from rljob_core.spec import RLJob
 from rljob_operator.cluster.port import Event
@@ -33,6 +34,23 @@ class View(AbstractContextManager["View"], Protocol):
 def decimal(value: float | None) -> str:
     """A figure with three digits, or a dash."""
     return "–" if value is None else f"{value:.3f}"
+
+
+def score_text(score: HeldOutScore) -> str:
+    """The scores on a held-out set: means with their intervals, and pass@k."""
+    parts = [
+        f"{decimal(mean)}{interval(half)} {sample}"
+        for sample, mean, half in (
+            ("sampled", score.sampled, score.sampled_ci95),
+            ("greedy", score.greedy, score.greedy_ci95),
+        )
+    ]
+    return ", ".join([*parts, *(f"pass@{k} {share:.3f}" for k, share in score.pass_at.items())])
+
+
+def interval(half: float | None) -> str:
+    """Half the width of a mean's 95 % interval; empty if it is not known."""
+    return "" if half is None else f" ± {half:.3f}"
 
 
 def mixed(line: StepMetrics) -> str:

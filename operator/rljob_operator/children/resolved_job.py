@@ -14,7 +14,7 @@ from typing import Any
 
 from rljob_core.config import DownloadConfig, JobConfig
 from rljob_core.errors import SpecError
-from rljob_core.remote_uri import remote_sources, with_paths
+from rljob_core.remote_uri import remote_sources, sources, with_paths
 from rljob_core.spec import GRACE_SECONDS, ObjectMeta, PoolSpec, RLJob, RLJobSpec, TrackerSpec
 from rljob_operator import names
 from rljob_operator.children import storage
@@ -236,12 +236,9 @@ def _replicas(spec: RLJobSpec, defaults: ClusterDefaults) -> int:
 
 
 def _claims(spec: RLJobSpec, defaults: ClusterDefaults) -> list[str]:
-    held_out = spec.evaluation.data.dataset if spec.evaluation is not None else None
     uris = (
-        spec.model.uri,
+        *(one.uri for one in sources(spec)),
         _cache_uri(spec),
-        spec.data.dataset,
-        held_out or "",
         _weights_uri(spec, defaults),
         spec.trainer.checkpoint.uri or defaults.checkpoint_uri,
     )
@@ -260,12 +257,9 @@ def _weights_uri(spec: RLJobSpec, defaults: ClusterDefaults) -> str:
 
 def _with_paths_in_pod(spec: RLJobSpec, downloads: Mapping[str, DownloadConfig]) -> RLJobSpec:
     """The spec with paths: below mounted claims for `pvc://` URIs, and of links to what is downloaded."""
-    held_out = spec.evaluation.data.dataset if spec.evaluation is not None else None
-    uris = {"model": spec.model.uri, "data": spec.data.dataset, "evaluation": held_out}
     paths = {
-        name: downloads[name].path if name in downloads else storage.path_in_pod(uri)
-        for name, uri in uris.items()
-        if uri is not None
+        one.name: downloads[one.name].path if one.name in downloads else storage.path_in_pod(one.uri)
+        for one in sources(spec)
     }
     trackers = [
         tracker.model_copy(update={"options": storage.paths_in_pod(tracker.options)})

@@ -146,7 +146,7 @@ SPEC = fields(
     imagePullSecrets=Items(Named(MentionKind.SECRETS)),
     model=fields(uri=StorageUri(), cache=StorageUri(), credentialsSecret=Named(MentionKind.SECRETS)),
     data=_DATA,
-    evaluation=fields(data=_DATA),
+    evaluation=fields(data=_DATA, sets=Items(fields("name", data=_DATA))),
     # Functions, losses, engines, environments and backends are code of the image, and run in the job's own pods.
     reward=fields(functions=Items(FREE), template=POD_TEMPLATE),
     algorithm=fields("loss"),

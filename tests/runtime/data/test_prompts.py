@@ -329,7 +329,7 @@ def test_held_out_prompts_are_the_training_data_under_another_seed() -> None:
     training, held_out = open_prompts(config(data=data, evaluation={}))
     assert [training.text(i) for i in range(50)] != [held_out.text(i) for i in range(50)]
     assert held_out.text(0) == sums(seed=1_000_003, promptTemplate="{{ metadata.expression }}").text(0)
-    assert all(held_out.item(i)["metadata"]["num_terms"] == 2 for i in range(50))
+    assert all(held_out.sets[0].item(i)["metadata"]["num_terms"] == 2 for i in range(50))
 
 
 def test_what_evaluation_gives_is_laid_over_the_data(tmp_path: Path) -> None:
@@ -337,6 +337,23 @@ def test_what_evaluation_gives_is_laid_over_the_data(tmp_path: Path) -> None:
     given = {"data": {"source": "jsonl", "dataset": file, "options": {}}}
     _, held_out = open_prompts(config(data={"dataset": "chain_sum", "options": SUMS}, evaluation=given))
     assert held_out.text(3) == "why"
+
+
+def test_held_out_sets_are_numbered_one_after_the_other_and_take_over_what_they_do_not_give(
+    tmp_path: Path,
+) -> None:
+    file = jsonl(tmp_path / "held-out.jsonl", [{"question": "why", "answer": "so"}])
+    sets = [{"name": "own"}, {"name": "sums", "data": {"source": "reasoning-gym", "dataset": "chain_sum"}}]
+    given = {"data": {"source": "jsonl", "dataset": file, "options": {}}, "sets": sets}
+    job = config(data={"dataset": "chain_sum", "options": SUMS}, evaluation=given)
+    _, held_out = open_prompts(job)
+    assert held_out.asked == (1, 200)
+    assert held_out.text(0) == "why"
+    assert held_out.text(100_007) == source(dataset="chain_sum", seed=1_000_003).text(7)
+    scored = JobItems(job)
+    assert scored.item(0, held_out=True) == {"question": "why", "answer": "so"}
+    assert scored.item(100_007, held_out=True) is None  # the scoring processes generate it
+    assert [items.generated is None for items in scored.setup.held_out] == [True, False]
 
 
 def test_errors_of_the_held_out_data_name_it() -> None:

@@ -264,13 +264,16 @@ async def test_trajectories_are_scored_by_their_items(model: Path) -> None:
     config = job_config(model, functions=["exact_match", "verifier"])
     training, held_out = open_prompts(config)
     # Prompts where the same index asks for different answers, so that the wrong source would show.
-    prompts = [i for i in range(60) if training.item(i)["answer"] != held_out.item(i)["answer"]][:20]
+    prompts = [i for i in range(60) if training.item(i)["answer"] != held_out.sets[0].item(i)["answer"]][:20]
     assert len(prompts) == 20
     sent = [trajectory(f"g{i}.0", training.item(i)["answer"], prompt=i) for i in prompts]
     sent += [
         trajectory(f"g{i}.1", f"{training.item(i)['answer']} apples", prompt=i, attempt=2) for i in prompts
     ]
-    sent += [trajectory(f"e0-{i}.0", held_out.item(i)["answer"], prompt=i, sample="greedy") for i in prompts]
+    sent += [
+        trajectory(f"e0-{i}.0", held_out.sets[0].item(i)["answer"], prompt=i, sample="greedy")
+        for i in prompts
+    ]
     store = memory()
     async with running(config, store) as role:
         await role.trajectories.put(sent)

@@ -55,7 +55,7 @@ def tables(
 
 
 def evaluated(version: int) -> TrackedPoint:
-    return TrackedPoint(version + 1, version, "evaluation", {})
+    return TrackedPoint(version + 1, version, "evaluation", {}, prompts=2)
 
 
 def column(table: SampleTable, name: str) -> list[Any]:
@@ -104,7 +104,7 @@ def test_evaluations_that_become_due_while_tables_are_read_neither_stop_them_nor
     keep(tmp_path / "samples", *[answer(f"e{n}-{prompt}.0") for n in (2, 10) for prompt in (0, 1)])
     made.note([evaluated(2)])
     assert [table.step for table in made.ready()] == [2]
-    assert [step for _, step, _ in made._due] == [4, 6, 8, 10]
+    assert [due.step for due in made._due] == [4, 6, 8, 10]
 
 
 def test_answers_that_never_come_are_not_waited_for(tmp_path: Path) -> None:

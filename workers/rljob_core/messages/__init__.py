@@ -40,7 +40,7 @@ from rljob_core.messages.engine_work import (
     Sample,
     work_suffix,
 )
-from rljob_core.messages.metrics import STEP_METRICS, PoolSpeed, StepMetrics, StepStats
+from rljob_core.messages.metrics import STEP_METRICS, PoolSpeed, StepMetrics, StepStats, tells_evaluation
 from rljob_core.messages.rewards import (
     MARK,
     MARK_HEADER,
@@ -135,5 +135,6 @@ __all__ = [
     "VersionAnnounced",
     "WeightSwap",
     "site_mark",
+    "tells_evaluation",
     "work_suffix",
 ]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated
 
 from pydantic import TypeAdapter
 
 from rljob_core.failures import Failure
+from rljob_core.held_out import HeldOutScore
 from rljob_core.messages.signals import WeightSwap
 from rljob_core.omitted import OMITTED_IF_EMPTY, OMITTED_IF_NONE
 from rljob_core.records import PipelineSet
@@ -67,6 +70,11 @@ class PoolSpeed:
     busy: float = 1.0
 
 
+def tells_evaluation(field: Callable[[str], object]) -> bool:
+    """Whether a line is of an evaluation, also of one that fails, by its fields' values; None of one that it lacks."""
+    return field("heldout_sampled") is not None or bool(field("heldout_failed"))
+
+
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
     """One line of metrics.jsonl: a commit (`reward_mean` is set), an evaluation (`heldout_sampled` or `heldout_failed`
@@ -79,10 +87,16 @@ class StepMetrics:
         reward_mean_trained, reward_std_trained: the same of those alone that the step trained on.
         heldout_sampled, heldout_greedy: mean rewards of the evaluation, at `spec.rollout.sampling` and greedily.
         last_version: the version that ends the job, if it is a later one than `spec.steps`; else 0.
-        heldout_mixed, heldout_newest: answers of the evaluation, of two for each prompt, that hold tokens of later
-            versions, and the newest of these versions; 0 if none does.
-        heldout_failed, heldout_error: answers of the evaluation, of two for each prompt, that have no score and count
-            as 0, and what the first of them failed of. More than a tenth fail the evaluation: it has no score.
+        heldout_set: name of the first held-out set, if there are several; what follows is of this one.
+        heldout_samples, heldout_answers: prompts of the evaluation, and answers to all of them.
+        heldout_sampled_ci95, heldout_greedy_ci95: half the width of the 95 % confidence interval of each mean: the
+            normal interval over prompts, with the answers to one prompt as one cluster. None with a single prompt.
+        heldout_pass_at: pass@k by k (Chen et al. 2021), if `spec.evaluation.groupSize` is more than 1.
+        heldout_failed, heldout_error: answers of the evaluation that have no score and count as 0, and what the first
+            of them failed of. More than a tenth fail the evaluation: it has no score.
+        heldout_sets: the same of the other held-out sets, by name.
+        heldout_mixed, heldout_newest: answers of the evaluation, to all sets, that hold tokens of later versions, and
+            the newest of these versions; 0 if none does.
         heldout_seconds: from the evaluation's start, by this coordinator, to its last score.
         response_tokens_mean: mean length of the step's responses.
         optimizer_reset: why the optimizer continued with another state than the one that the newest steps left, and
@@ -128,6 +142,13 @@ class StepMetrics:
     reward_std_trained: float | None = None
     heldout_sampled: float | None = None
     heldout_greedy: float | None = None
+    heldout_set: Annotated[str, OMITTED_IF_EMPTY] = ""
+    heldout_samples: Annotated[int, OMITTED_IF_EMPTY] = 0
+    heldout_answers: Annotated[int, OMITTED_IF_EMPTY] = 0
+    heldout_sampled_ci95: Annotated[float | None, OMITTED_IF_NONE] = None
+    heldout_greedy_ci95: Annotated[float | None, OMITTED_IF_NONE] = None
+    heldout_pass_at: Annotated[dict[int, float], OMITTED_IF_EMPTY] = field(default_factory=dict)
+    heldout_sets: Annotated[dict[str, HeldOutScore], OMITTED_IF_EMPTY] = field(default_factory=dict)
     heldout_newest: Annotated[int, OMITTED_IF_EMPTY] = 0
     heldout_mixed: Annotated[int, OMITTED_IF_EMPTY] = 0
     heldout_failed: Annotated[int, OMITTED_IF_EMPTY] = 0
@@ -171,19 +192,31 @@ class StepMetrics:
     @property
     def is_evaluation(self) -> bool:
         """Whether it is the line of an evaluation, also of one that fails."""
-        return self.heldout_sampled is not None or self.heldout_failed > 0
+        return tells_evaluation(partial(getattr, self))
+
+    @property
+    def held_out(self) -> dict[str, HeldOutScore]:
+        """The scores of an evaluation by held-out set, whose name is empty if there is one alone."""
+        if not self.is_evaluation:
+            return {}
+        first = HeldOutScore(
+            self.heldout_sampled,
+            self.heldout_greedy,
+            self.heldout_samples,
+            self.heldout_answers,
+            self.heldout_failed,
+            self.heldout_error,
+            self.heldout_sampled_ci95,
+            self.heldout_greedy_ci95,
+            self.heldout_pass_at,
+        )
+        return {self.heldout_set: first, **self.heldout_sets}
 
     @property
     def unscored(self) -> str:
         """In words, how many answers of an evaluation have no score, and why; empty if all have one."""
-        if not self.heldout_failed:
-            return ""
-        count = (
-            "count as 0"
-            if self.heldout_sampled is not None
-            else "are more than a tenth: the evaluation fails"
-        )
-        return f"{self.heldout_failed} held-out answers have no score and {count}; {self.heldout_error}"
+        found = {name: score.unscored for name, score in self.held_out.items() if score.unscored}
+        return "; ".join(f"{name}: {text}" if name else text for name, text in found.items())
 
 
 STEP_METRICS: TypeAdapter[StepMetrics] = TypeAdapter(StepMetrics)

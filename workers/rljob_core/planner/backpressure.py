@@ -180,7 +180,7 @@ def allowance(context: PlannerContext) -> Allowance:
 
 def _is_ample(context: PlannerContext) -> bool:
     room, idle = context.room, context.messages.payloads.idle_bytes
-    return not room.limit or room.is_ample(context.state, context.spec, idle=idle)
+    return not room.limit or room.is_ample(context.state, context.spec, context.asked, idle=idle)
 
 
 def _stored_bytes(context: PlannerContext, sibling: Sibling) -> int:

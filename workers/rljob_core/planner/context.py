@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from rljob_core.actions import Action, DeletePayloads, DeleteRewards
@@ -11,7 +11,7 @@ from rljob_core.errors import Fenced
 from rljob_core.job_state import JobState, Sibling
 from rljob_core.planner.admission import Admission
 from rljob_core.planner.cohorts import Cohorts
-from rljob_core.planner.evaluation import Evaluation
+from rljob_core.planner.evaluation import Evaluation, asked_sets
 from rljob_core.planner.liveness import Liveness
 from rljob_core.planner.migrations import Migrations
 from rljob_core.planner.pool_speeds import PoolSpeeds
@@ -54,6 +54,7 @@ class PlannerContext:
         score_checks: payloads that wait for their scores.
         lookups: lookups of the progress from which trajectories resume.
         trainer_link: what was sent to the trainer gang.
+        asked: what an evaluation asks of each held-out set; empty if the job has no evaluation.
         evaluation: the evaluation that is running, if any.
         metrics: sums for the job's metrics.
         pool_speeds: how fast each pool's engines are, for whoever scales them.
@@ -70,7 +71,9 @@ class PlannerContext:
         samples_lost: of each reward worker that cannot keep samples, when it last said so, and its words.
     """
 
-    def __init__(self, config: JobConfig, *, prefetch: float, state: JobState) -> None:
+    def __init__(
+        self, config: JobConfig, *, prefetch: float, state: JobState, held_out: Sequence[int] | None
+    ) -> None:
         self.job = config.uid
         self.spec = config.spec
         self.prefetch = prefetch
@@ -84,6 +87,7 @@ class PlannerContext:
         self.score_checks = ScoreChecks()
         self.lookups = ProgressLookups()
         self.trainer_link = TrainerLink()
+        self.asked = asked_sets(config.spec, held_out)
         self.evaluation: Evaluation | None = None
         self.metrics = RunningMetrics()
         self.pool_speeds = PoolSpeeds()

@@ -14,7 +14,7 @@ from rljob_core.planner import backpressure, migration, quarantine
 from rljob_core.planner.backpressure import Allowance
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView, choose, whole
-from rljob_core.planner.evaluation import Evaluation, prompt_of, sample_of
+from rljob_core.planner.evaluation import Evaluation, prompt_of
 from rljob_core.planner.far_engines import FarEngines, awaits_newest
 from rljob_core.planner.metrics_line import metrics_line
 from rljob_core.planner.placement import Placement, open_engines
@@ -168,7 +168,7 @@ def _answer(context: PlannerContext, run: Evaluation, trajectory: str) -> Genera
         attempt=attempt,
         prompt=prompt_of(trajectory),
         min_version=run.version,
-        sample=sample_of(trajectory),
+        sample=run.sample_of(trajectory),
         seed=sample_seed(context.spec.data.seed, trajectory, attempt),
         survivor=trajectory in run.deaths,
     )
@@ -300,19 +300,27 @@ def advance_evaluation(context: PlannerContext) -> None:
     run = context.evaluation
     if run is not None and run.done:
         later = run.later()
+        score, *others = run.set_scores(settings.pass_reward)
         record = Evaluated(
             version=run.version,
-            sampled=run.mean("sampled"),
-            greedy=run.mean("greedy"),
-            samples=run.samples,
-            failed=run.failed,
-            error=run.error if run.failed else "",
+            sampled=score.sampled,
+            greedy=score.greedy,
+            samples=score.samples,
+            answers=score.answers,
+            failed=score.failed,
+            error=score.error,
             given_up=tuple(run.given_up),
             newest=max(later, default=0),
             mixed=len(later),
+            sampled_ci95=score.sampled_ci95,
+            greedy_ci95=score.greedy_ci95,
+            pass_at=score.pass_at,
+            sets={asked.name: score for asked, score in zip(run.sets[1:], others, strict=True)},
         )
         context.emit(record)
-        line = context.metrics.evaluated(record, metrics_line(context), seconds=context.now - run.started)
+        line = context.metrics.evaluated(
+            record, metrics_line(context), name=run.sets[0].name, seconds=context.now - run.started
+        )
         context.evaluation = run = None
         context.act(PublishMetrics(line))
     due = version % settings.every_steps == 0 or version == context.last_version
@@ -322,7 +330,7 @@ def advance_evaluation(context: PlannerContext) -> None:
         given_up = {prompt for earlier in context.state.evaluated.values() for prompt in earlier.given_up}
         context.evaluation = Evaluation.start(
             version=version,
-            samples=settings.samples,
+            sets=context.asked,
             started=context.now,
             first_attempt=first,
             given_up=sorted(given_up),

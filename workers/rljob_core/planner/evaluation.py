@@ -1,9 +1,9 @@
-"""A running evaluation: every held-out prompt is answered once sampled and once greedily, outside the buffers.
+"""A running evaluation: every held-out prompt is answered sampled and greedily, outside the buffers.
 
 Only its result goes into the ledger, so a coordinator that restarts runs it again. An answer that is given up counts as
 0, so that the scores of all versions are means over the same prompts; the result says how many are, and what the first
-failed of. If they are more than a tenth, there is no score. A prompt whose answers kill engines is not asked
-by later evaluations: each would cost as many engines.
+failed of. If they are more than a tenth of a set's, the set has no score. A prompt whose answers kill engines is not
+asked by later evaluations: each would cost as many engines.
 
 Training continues meanwhile, and an engine that has taken the next version answers with it, wholly or from some token
 on. Answers are not pinned to the version: each engine would have to finish all of its own before it takes the next
@@ -14,21 +14,51 @@ the version alone. The last evaluation is, as no version follows.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from rljob_core.held_out import HeldOutScore, score_answers
 from rljob_core.job_state import QUARANTINE_DEATHS
 from rljob_core.messages import Sample
-from rljob_core.records import evaluation_fails
+from rljob_core.spec import MOST_SAMPLES, RLJobSpec
 from rljob_core.trajectory import group_of, sibling_of, trajectory_id
 
 ERROR_CHARACTERS = 500
 """Of the text that says what an answer failed of."""
-SAMPLES: tuple[Sample, ...] = ("sampled", "greedy")
+
+
+@dataclass(frozen=True, slots=True)
+class AskedSet:
+    """What an evaluation asks of one held-out set.
+
+    Attributes:
+        name: of the set.
+        prompts: the numbers of its prompts.
+        group_size: sampled answers to each; one greedy answer comes after them.
+    """
+
+    name: str
+    prompts: range
+    group_size: int
+
+
+def asked_sets(spec: RLJobSpec, prompts: Sequence[int] | None) -> tuple[AskedSet, ...]:
+    """What an evaluation asks of each held-out set of a job.
+
+    Args:
+        spec: the job's.
+        prompts: that it asks of each set; None: as many as of data without end.
+    """
+    found = () if spec.evaluation is None else spec.evaluation.held_out
+    numbers = [one.asked(None) for one in found] if prompts is None else prompts
+    return tuple(
+        AskedSet(one.name, range(first * MOST_SAMPLES, first * MOST_SAMPLES + number), one.group_size)
+        for first, (one, number) in enumerate(zip(found, numbers, strict=True))
+    )
 
 
 def group_id(version: int, prompt: int) -> str:
-    """Id of an evaluation's group of two."""
+    """Id of an evaluation's group: the sampled answers to a prompt, then the greedy one."""
     return f"e{version}-{prompt}"
 
 
@@ -37,18 +67,13 @@ def prompt_of(trajectory: str) -> int:
     return int(group_of(trajectory).partition("-")[2])
 
 
-def sample_of(trajectory: str) -> Sample:
-    """`sampled` or `greedy`."""
-    return SAMPLES[sibling_of(trajectory)]
-
-
 @dataclass(slots=True)
 class Evaluation:
     """One pass over the held-out prompts under `version`.
 
     Attributes:
         version: the policy version that is evaluated.
-        samples: number of held-out prompts.
+        sets: what it asks, by the position of the held-out set.
         started: when it began, in seconds of the planner's clock.
         waiting: ids of answers to dispatch.
         attempts: current attempt of each answer that is neither scored nor given up.
@@ -59,11 +84,11 @@ class Evaluation:
         failures: failed attempts of each answer.
         deaths: engines that died while they were generating each answer.
         given_up: prompts that were given up because their answers killed engines, now or in an earlier evaluation.
-        error: what the first answer that was given up had failed of; empty if none was.
+        errors: what the first answer that was given up had failed of, by the position of its set.
     """
 
     version: int
-    samples: int
+    sets: tuple[AskedSet, ...]
     started: float
     waiting: deque[str] = field(default_factory=deque)
     attempts: dict[str, int] = field(default_factory=dict)
@@ -74,26 +99,41 @@ class Evaluation:
     failures: dict[str, int] = field(default_factory=dict)
     deaths: dict[str, int] = field(default_factory=dict)
     given_up: dict[int, None] = field(default_factory=dict)
-    error: str = ""
+    errors: dict[int, str] = field(default_factory=dict)
 
     @classmethod
     def start(
         cls,
         *,
         version: int,
-        samples: int,
+        sets: Sequence[AskedSet],
         started: float,
         first_attempt: int = 1,
         given_up: Collection[int] = (),
     ) -> Evaluation:
         """An evaluation whose answers all wait to be dispatched, except those to prompts that kill engines."""
-        asked = [p for p in range(samples) if p not in given_up]
-        ids = [trajectory_id(group_id(version, p), s) for p in asked for s in range(len(SAMPLES))]
-        attempts = dict.fromkeys(ids, first_attempt)
-        run = cls(version, samples, started, deque(ids), attempts, given_up=dict.fromkeys(given_up))
+        run = cls(version, tuple(sets), started, given_up=dict.fromkeys(given_up))
+        prompts = (prompt for asked in sets for prompt in asked.prompts if prompt not in run.given_up)
+        ids = [trajectory for prompt in prompts for trajectory in run.ids_of(prompt)]
+        run.waiting.extend(ids)
+        run.attempts.update(dict.fromkeys(ids, first_attempt))
         for prompt in given_up:
             run._fail(prompt, "an earlier evaluation gave it up")
         return run
+
+    def set_of(self, prompt: int) -> AskedSet:
+        """The held-out set that a prompt is of."""
+        return self.sets[prompt // MOST_SAMPLES]
+
+    def ids_of(self, prompt: int) -> list[str]:
+        """The ids of the answers to a prompt: the sampled ones, then the greedy one."""
+        group = group_id(self.version, prompt)
+        return [trajectory_id(group, sibling) for sibling in range(self.set_of(prompt).group_size + 1)]
+
+    def sample_of(self, trajectory: str) -> Sample:
+        """`sampled` or `greedy`."""
+        is_greedy = sibling_of(trajectory) == self.set_of(prompt_of(trajectory)).group_size
+        return "greedy" if is_greedy else "sampled"
 
     def holds(self, trajectory: str, attempt: int) -> bool:
         """Whether the answer is open and this is its current attempt."""
@@ -164,14 +204,15 @@ class Evaluation:
         """
         self.given_up[prompt] = None
         self._fail(prompt, failure)
-        ids = (trajectory_id(group_id(self.version, prompt), s) for s in range(len(SAMPLES)))
-        opened = [(t, self.attempts[t], self.engines.get(t, "")) for t in ids if t in self.attempts]
+        ids = (trajectory for trajectory in self.ids_of(prompt) if trajectory in self.attempts)
+        opened = [(t, self.attempts[t], self.engines.get(t, "")) for t in ids]
         for trajectory, _, _ in opened:
             self._end(trajectory)
         return opened
 
     def _fail(self, prompt: int, failure: str) -> None:
-        self.error = self.error or f"prompt {prompt}: {failure}"[:ERROR_CHARACTERS]
+        number, index = divmod(prompt, MOST_SAMPLES)
+        self.errors.setdefault(number, f"prompt {index}: {failure}"[:ERROR_CHARACTERS])
 
     def _end(self, trajectory: str) -> None:
         self.engines.pop(trajectory, None)
@@ -188,16 +229,17 @@ class Evaluation:
         """The newest version of each scored answer that holds tokens of later versions than the evaluated one."""
         return [self.newest[t] for t in self.scores if self.newest[t] > self.version]
 
-    @property
-    def failed(self) -> int:
-        """The number of answers without a score, once it is done."""
-        return len(SAMPLES) * self.samples - len(self.scores)
+    def set_scores(self, pass_reward: float) -> Iterator[HeldOutScore]:
+        """The scores on each set, once it is done; an answer that was given up counts as 0.
 
-    def mean(self, sample: Sample) -> float | None:
-        """Mean reward of the `sampled` or the `greedy` answers; an answer that was given up counts as 0.
-
-        None if more than a tenth of all answers were given up.
+        Args:
+            pass_reward: an answer with at least this reward passes.
         """
-        if evaluation_fails(failed=self.failed, samples=self.samples):
-            return None
-        return sum(r for t, r in self.scores.items() if sample_of(t) == sample) / max(1, self.samples)
+        for number, asked in enumerate(self.sets):
+            rewards = [[self.scores.get(t) for t in self.ids_of(prompt)] for prompt in asked.prompts]
+            yield score_answers(
+                [answers[:-1] for answers in rewards],
+                [answers[-1] for answers in rewards],
+                pass_reward=pass_reward,
+                error=self.errors.get(number, ""),
+            )

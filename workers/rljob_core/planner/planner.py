@@ -109,14 +109,22 @@ class Planner:
         config: of the job.
         prefetch: work sent to an engine beyond its slots, as a fraction of them.
         state: what the ledger says; None for an empty ledger.
+        held_out: prompts that an evaluation asks of each held-out set; None: as many as of data without end.
 
     Attributes:
         context: everything that decisions depend on.
     """
 
-    def __init__(self, config: JobConfig, *, prefetch: float = 0.25, state: JobState | None = None) -> None:
+    def __init__(
+        self,
+        config: JobConfig,
+        *,
+        prefetch: float = 0.25,
+        state: JobState | None = None,
+        held_out: Sequence[int] | None = None,
+    ) -> None:
         state = JobState() if state is None else state
-        self.context = PlannerContext(config, prefetch=prefetch, state=state)
+        self.context = PlannerContext(config, prefetch=prefetch, state=state, held_out=held_out)
 
     @property
     def state(self) -> JobState:

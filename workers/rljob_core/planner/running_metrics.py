@@ -185,8 +185,15 @@ class RunningMetrics:
         )
 
     @staticmethod
-    def evaluated(record: Evaluated, line: StepMetrics, *, seconds: float) -> StepMetrics:
-        """The line with an evaluation's scores, under the version that was evaluated, and for how long it was."""
+    def evaluated(record: Evaluated, line: StepMetrics, *, name: str, seconds: float) -> StepMetrics:
+        """The line with an evaluation's scores, under the version that was evaluated, and for how long it was.
+
+        Args:
+            record: of the evaluation.
+            line: the job's.
+            name: of the first held-out set.
+            seconds: that the evaluation took.
+        """
         return replace(
             line,
             step=record.version,
@@ -198,4 +205,11 @@ class RunningMetrics:
             heldout_failed=record.failed,
             heldout_error=record.error,
             heldout_seconds=seconds,
+            heldout_set=name if record.sets else "",
+            heldout_samples=record.samples,
+            heldout_answers=record.answers,
+            heldout_sampled_ci95=record.sampled_ci95,
+            heldout_greedy_ci95=record.greedy_ci95,
+            heldout_pass_at=record.pass_at,
+            heldout_sets=record.sets,
         )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rljob_core.job_state import JobState
-from rljob_core.planner.evaluation import SAMPLES, Evaluation, prompt_of
-from rljob_core.spec import RLJobSpec
+from rljob_core.planner.evaluation import AskedSet, Evaluation, prompt_of
+from rljob_core.spec import MOST_SAMPLES, RLJobSpec
 from rljob_core.streams_budget import payload_bytes
 
 
@@ -76,12 +76,13 @@ class StreamRoom:
         self.held_out |= held_out
         self._planned = None
 
-    def is_ample(self, state: JobState, spec: RLJobSpec, *, idle: int) -> bool:
+    def is_ample(self, state: JobState, spec: RLJobSpec, asked: Sequence[AskedSet], *, idle: int) -> bool:
         """Whether everything that is planned fits, however long the responses are; False before it is measured.
 
         Args:
             state: of the job.
             spec: of the job.
+            asked: what an evaluation asks of each held-out set.
             idle: bytes that are taken by what is not needed.
         """
         if self._planned is None:
@@ -89,7 +90,10 @@ class StreamRoom:
                 return False
             longest, turns = spec.rollout.sampling.max_tokens, spec.rollout.max_turns
             groups = ((self.prompts[g.id], len(g.siblings)) for g in state.groups.values())
-            answers = ((tokens, len(SAMPLES)) for tokens in self.held_out.values())
+            answers = (
+                (tokens, asked[prompt // MOST_SAMPLES].group_size + 1)
+                for prompt, tokens in self.held_out.items()
+            )
             self._planned = sum(
                 number * payload_bytes(prompt_tokens=tokens, response_tokens=longest, turns=turns)
                 for tokens, number in (*groups, *answers)

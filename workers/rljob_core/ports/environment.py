@@ -12,8 +12,8 @@ class EpisodeStart:
     """What an episode begins with.
 
     Attributes:
-        prompt: index of the prompt in the job's data.
-        held_out: whether that index is of the evaluation's data.
+        prompt: number of the prompt in the job's data.
+        held_out: whether that number is of the held-out prompts, all sets of which are numbered together.
         text: the rendered prompt, which the model has read.
         item: the prompt's data item.
         seed: the same for all siblings of a group and for every attempt: they are to play the same game.

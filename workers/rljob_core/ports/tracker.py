@@ -42,6 +42,7 @@ class TrackedPoint:
         message: why the job failed; else empty.
         stream: a whole number below 2^24 that names the metrics stream; 0 if it is not known. A job that was resumed
             without its streams has another one, whose sequences begin again.
+        prompts: of an evaluation, how many it asked.
     """
 
     sequence: int
@@ -51,6 +52,7 @@ class TrackedPoint:
     outcome: str = ""
     message: str = ""
     stream: int = 0
+    prompts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

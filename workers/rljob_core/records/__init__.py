@@ -35,7 +35,6 @@ from rljob_core.records.steps import (
     StepRestored,
     TrainerAttempt,
     VersionsRevoked,
-    evaluation_fails,
 )
 from rljob_core.records.trainer_log import FED, FedMicroBatch, FedTrajectory
 from rljob_core.records.writer import EPOCH_STRIDE, EpochClaimed, SpecInForce, Writer
@@ -71,5 +70,4 @@ __all__ = [
     "Writer",
     "decode_batch",
     "encode_batch",
-    "evaluation_fails",
 ]

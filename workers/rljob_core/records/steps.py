@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from rljob_core.failures import Failure
+from rljob_core.held_out import HeldOutScore
 from rljob_core.omitted import OMITTED_IF_EMPTY, OMITTED_IF_NONE
 from rljob_core.trajectory import group_of
 
@@ -123,12 +124,12 @@ class CheckpointSaved:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """Mean scores on the held-out prompts under `version`.
+    """Scores on the held-out prompts under `version`.
 
     Attributes:
-        sampled, greedy: the means; None if so many answers failed that they would not say how good the version is.
-        failed: answers that have no score, of two for each prompt; they count as 0.
-        error: what the first of them failed of.
+        sampled, greedy, samples, answers, failed, error, sampled_ci95, greedy_ci95, pass_at: of the first held-out
+            set (`HeldOutScore`).
+        sets: the scores on the other sets, by name, in the spec's order.
         newest, mixed: how many answers hold tokens of later versions, and the newest of these; both 0 if none does.
         given_up: prompts whose answers killed their engines: they count as 0, and are not asked again.
     """
@@ -137,17 +138,26 @@ class Evaluated:
     sampled: float | None
     greedy: float | None
     samples: int
+    answers: int
     failed: Annotated[int, OMITTED_IF_EMPTY] = 0
     error: Annotated[str, OMITTED_IF_EMPTY] = ""
     given_up: Annotated[tuple[int, ...], OMITTED_IF_EMPTY] = ()
     newest: Annotated[int, OMITTED_IF_EMPTY] = 0
     mixed: Annotated[int, OMITTED_IF_EMPTY] = 0
+    sampled_ci95: Annotated[float | None, OMITTED_IF_NONE] = None
+    greedy_ci95: Annotated[float | None, OMITTED_IF_NONE] = None
+    pass_at: Annotated[dict[int, float], OMITTED_IF_EMPTY] = field(default_factory=dict)
+    sets: Annotated[dict[str, HeldOutScore], OMITTED_IF_EMPTY] = field(default_factory=dict)
     kind: Literal["evaluated"] = "evaluated"
 
-
-def evaluation_fails(*, failed: int, samples: int) -> bool:
-    """Whether more than a tenth of an evaluation's answers, two for each prompt, have no score."""
-    return 10 * failed > 2 * samples
+    @property
+    def scores(self) -> tuple[HeldOutScore, ...]:
+        """The scores on all sets, in the spec's order."""
+        first = HeldOutScore(
+            self.sampled, self.greedy, self.samples, self.answers, self.failed, self.error,
+            self.sampled_ci95, self.greedy_ci95, self.pass_at,
+        )  # fmt: skip
+        return (first, *self.sets.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,14 @@ from rljob_core.spec.base import (
 )
 from rljob_core.spec.data import (
     ENVIRONMENT_SCORE,
+    MOST_SAMPLES,
     TRUNCATION,
+    USUAL_SAMPLES,
     DataSpec,
     EvaluationDataSpec,
     EvaluationSpec,
+    HeldOutSet,
+    HeldOutSetSpec,
     RewardSpec,
 )
 from rljob_core.spec.environment import AGENT, CHANGEABLE_OF_ENVIRONMENT, MOST_TURNS, EnvironmentSpec
@@ -70,9 +74,11 @@ __all__ = [
     "GROUP",
     "HUB",
     "LONGEST_RESPONSE",
+    "MOST_SAMPLES",
     "MOST_TURNS",
     "SILENT_SECONDS",
     "TRUNCATION",
+    "USUAL_SAMPLES",
     "VERSION",
     "AlgorithmSpec",
     "ApiModel",
@@ -92,6 +98,8 @@ __all__ = [
     "EvaluationDataSpec",
     "EvaluationSpec",
     "Form",
+    "HeldOutSet",
+    "HeldOutSetSpec",
     "Immutable",
     "Inflight",
     "JobName",

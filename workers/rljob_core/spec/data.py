@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints
@@ -13,6 +14,7 @@ from rljob_core.spec.base import (
     Form,
     Identifier,
     Immutable,
+    Name,
     Options,
     PositiveCount,
     Rule,
@@ -111,10 +113,35 @@ class EvaluationDataSpec(ApiModel):
     """Data set of the held-out prompts, as spec.data.dataset."""
     options: Options | None = None
     """Options of the source of held-out prompts, as spec.data.options."""
-    seed: Count = 1_000_003
-    """Another seed than spec.data.seed, so that generated tasks are held out."""
+    seed: Count | None = None
+    """Another seed than spec.data.seed, so that generated tasks are held out; absent: 1000003."""
 
     rules = (DATA_FORM,)
+
+    def over(self, other: EvaluationDataSpec) -> EvaluationDataSpec:
+        """These fields, and those of another where these do not give them."""
+        return other.model_copy(update=self.model_dump(exclude_none=True))
+
+
+USUAL_SAMPLES = 200
+"""Prompts of a held-out set in an evaluation, if `samples` is not given."""
+MOST_SAMPLES = 100_000
+"""The same at most. The prompts of a job's first set are numbered from 0, those of its second from this number, …"""
+_Samples = Annotated[int, Field(ge=1, le=MOST_SAMPLES)]
+_GroupSize = Annotated[int, Field(ge=1, le=128)]
+
+
+class HeldOutSetSpec(ApiModel):
+    """One of several held-out sets; what is not given is taken from spec.evaluation."""
+
+    name: Name
+    """By which its scores are found."""
+    data: EvaluationDataSpec = EvaluationDataSpec()
+    """Its prompts; fields that are not given are taken from spec.evaluation.data, or else from spec.data."""
+    samples: _Samples | None = None
+    """As spec.evaluation.samples."""
+    group_size: _GroupSize | None = None
+    """As spec.evaluation.groupSize."""
 
 
 class EvaluationSpec(ApiModel):
@@ -126,8 +153,70 @@ class EvaluationSpec(ApiModel):
     """The held-out prompts."""
     every_steps: PositiveCount = 20
     """Steps between evaluations; the first and the last version are always evaluated."""
-    samples: Annotated[int, Field(ge=1, le=100_000)] = 200
-    """Prompts in each evaluation, each answered once at spec.rollout.sampling and once greedily."""
+    samples: _Samples | None = None
+    """Prompts of each set in an evaluation; absent: 200, or all rows of a file that has fewer. Each is answered
+    groupSize times at spec.rollout.sampling, and once greedily."""
+    group_size: _GroupSize = 1
+    """Sampled answers to each prompt: with several, an evaluation also tells pass@k for k up to this number."""
+    pass_reward: Annotated[float, Field(ge=-1e6, le=1e6)] = 1.0
+    """Of pass@k: an answer with at least this reward passes."""
+    sets: Annotated[
+        list[HeldOutSetSpec],
+        Field(max_length=16),
+        Immutable("held-out scores are compared over the whole run"),
+    ] = Field(default=[])
+    """Several held-out sets, each with scores of its own; absent: one, of data. keepBest and `rljob compare` go by the
+    first."""
+
+    rules = (
+        Rule(
+            "sets",
+            "self.sets.all(p, self.sets.exists_one(q, q.name == p.name))",
+            "names of held-out sets must differ: rename one",
+            lambda s: len({one.name for one in s.sets}) == len(s.sets),
+        ),
+    )
+
+    @property
+    def held_out(self) -> tuple[HeldOutSet, ...]:
+        """Its sets, at least one; in each what it does not give itself is filled in."""
+        if not self.sets:
+            return (HeldOutSet("heldout", "spec.evaluation", self.data, self.samples, self.group_size),)
+        return tuple(
+            HeldOutSet(
+                one.name,
+                f"spec.evaluation.sets.{one.name}",
+                one.data.over(self.data),
+                one.samples or self.samples,
+                one.group_size or self.group_size,
+            )
+            for one in self.sets
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutSet:
+    """A held-out set of a job.
+
+    Attributes:
+        name: of the set.
+        path: the manifest's field that describes it.
+        data: its prompts; what is not given is taken from spec.data.
+        samples: prompts in an evaluation; None: as many as there are, up to `USUAL_SAMPLES`.
+        group_size: sampled answers to each, beside the greedy one.
+    """
+
+    name: str
+    path: str
+    data: EvaluationDataSpec
+    samples: int | None
+    group_size: int
+
+    def asked(self, rows: int | None) -> int:
+        """How many prompts an evaluation asks, of data with so many rows; None: without end."""
+        if self.samples is not None:
+            return self.samples
+        return USUAL_SAMPLES if rows is None else min(USUAL_SAMPLES, rows)
 
 
 class RewardSpec(ApiModel):

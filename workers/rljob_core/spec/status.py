@@ -116,7 +116,7 @@ class DownloadStatus(ApiModel):
     """A model or a data set that the job downloads."""
 
     name: str
-    """model, data or evaluation."""
+    """model, data, evaluation, or evaluation. and the name of a held-out set."""
     uri: str
     """URI of the model or data set, as the job names it."""
     revision: str

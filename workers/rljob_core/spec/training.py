@@ -127,7 +127,8 @@ class CheckpointSpec(ApiModel):
     every_steps: PositiveCount = 10
     """Steps between checkpoints. 1 makes a trainer's recovery exact; else moments may be that much older."""
     keep_best: bool = False
-    """Also keep the checkpoint with the best held-out reward (sampled), beside the newest two; needs evaluation."""
+    """Also keep the checkpoint with the best held-out reward (sampled; of the first held-out set), beside the newest
+    two; needs evaluation."""
 
 
 INTERCHANGEABLE = ("Torch", "FSDP", "DeepSpeed")

@@ -6,7 +6,7 @@ the same item again after a restart. Each source imports its library when it is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +16,7 @@ import jinja2
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
-from rljob_core.spec import DataSpec, EvaluationDataSpec
+from rljob_core.spec import MOST_SAMPLES, DataSpec, EvaluationDataSpec, HeldOutSet
 from rljob_runtime.data.row_scan import Progress, RowScan, digest_of, scan_rows
 from rljob_runtime.locations import local_path
 from rljob_runtime.model.templates import LimitedTemplate, prompt_environment, without_nulls
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _RENDERED = frozenset({"messages", "add_generation_prompt", "continue_final_message"})
 """Arguments of chat templates that every chat gets a value of its own for."""
+HELD_OUT_SEED = 1_000_003
+"""Of held-out data that give none."""
 
 
 class ItemSource(Protocol):
@@ -177,6 +179,11 @@ class PromptSource:
             self.left_out = f"{len(left):,} of {len(rows):,} rows are left out: {'; '.join(words)}"
 
     @property
+    def rows(self) -> int | None:
+        """Rows of a file that are not left out; None of generated items, which are without end."""
+        return None if (rows := self._rows) is None else rows.rows
+
+    @property
     def _rows(self) -> FileSource | None:
         from rljob_runtime.data.files import FileSource
 
@@ -220,19 +227,65 @@ def prompt_encoder(data: DataSpec, tokenizer: Tokenizer) -> Callable[[str], list
     return tokenizer.encode_piece if data.prompt_template is None else tokenizer.encode
 
 
-def open_prompts(config: JobConfig, progress: Progress | None = None) -> tuple[PromptSource, PromptSource]:
-    """Open the prompts of `spec.data` and the held-out ones of `spec.evaluation`; without it, both are the same.
+class HeldOutItems:
+    """The items of a job's held-out sets: the first set's are numbered from 0, the second's from `MOST_SAMPLES`, …
+
+    Args:
+        sets: the items of each set.
+    """
+
+    def __init__(self, sets: Sequence[ItemSource]) -> None:
+        self._sets = sets
+
+    def item(self, index: int) -> dict[str, Any]:
+        """Return the item's fields."""
+        number, index = divmod(index, MOST_SAMPLES)
+        return self._sets[number].item(index)
+
+
+class HeldOutPrompts:
+    """A job's held-out prompts, numbered as `HeldOutItems`.
+
+    Args:
+        config: of the job.
+        progress: hears how far a pass over all rows of a file is.
+
+    Attributes:
+        sets: the prompts of each set; empty if the job has no evaluation.
+        asked: how many of each an evaluation asks.
+
+    Raises:
+        SpecError: see `PromptSource` and `held_out_data`.
+    """
+
+    def __init__(self, config: JobConfig, progress: Progress | None = None) -> None:
+        found = held_out_data(config)
+        self.sets = tuple(_prompts_of(config, data, path, progress) for _, data, path in found)
+        self.asked = tuple(
+            one.asked(source.rows) for (one, _, _), source in zip(found, self.sets, strict=True)
+        )
+
+    def text(self, prompt: int) -> str:
+        """Return a prompt as the model reads it.
+
+        Raises:
+            SpecError: see `PromptSource.text`.
+        """
+        number, index = divmod(prompt, MOST_SAMPLES)
+        return self.sets[number].text(index)
+
+
+def open_prompts(config: JobConfig, progress: Progress | None = None) -> tuple[PromptSource, HeldOutPrompts]:
+    """Open the prompts of `spec.data` and the held-out ones of `spec.evaluation`.
 
     Args:
         config: of the job.
         progress: hears how far a pass over all rows of a file is.
 
     Raises:
-        SpecError: see `PromptSource` and `data_of`.
+        SpecError: see `PromptSource` and `held_out_data`.
     """
-    training, held_out = data_of(config)
-    prompts = _prompts_of(config, *training, progress)
-    return prompts, prompts if held_out == training else _prompts_of(config, *held_out, progress)
+    return _prompts_of(config, config.spec.data, "spec.data", progress), HeldOutPrompts(config, progress)
 
 
 def open_job_items(config: JobConfig, data: DataSpec, path: str) -> ItemSource:
@@ -251,28 +304,32 @@ def _prompts_of(
     return PromptSource(data, model_uri=uri, path=path, reads=reads, progress=progress)
 
 
-def data_of(config: JobConfig) -> tuple[tuple[DataSpec, str], tuple[DataSpec, str]]:
-    """Return the data to train on and the held-out data, each with its field; without an evaluation, the first twice.
+def held_out_data(config: JobConfig) -> list[tuple[HeldOutSet, DataSpec, str]]:
+    """Return the held-out sets of a job, each with its data, and the field that describes these.
 
     Raises:
         SpecError: the held-out prompts would be rows of the file that is trained on.
     """
     spec = config.spec
-    training = (spec.data, "spec.data")
-    if spec.evaluation is None:
-        return training, training
-    data = evaluation_data(spec.data, spec.evaluation.data)
-    path = "spec.evaluation.data"
-    if data.source != "reasoning-gym" and data.dataset == spec.data.dataset:
-        raise SpecError(
-            f"{path}.dataset", "give another file than spec.data.dataset: its rows are trained on"
-        )
-    return training, (data, path)
+    found = (
+        []
+        if spec.evaluation is None
+        else [
+            (one, evaluation_data(spec.data, one.data), f"{one.path}.data")
+            for one in spec.evaluation.held_out
+        ]
+    )
+    for _, data, path in found:
+        if data.source != "reasoning-gym" and data.dataset == spec.data.dataset:
+            raise SpecError(
+                f"{path}.dataset", "give another file than spec.data.dataset: its rows are trained on"
+            )
+    return found
 
 
 def evaluation_data(data: DataSpec, given: EvaluationDataSpec) -> DataSpec:
-    """Return `spec.data` with the fields that `spec.evaluation.data` gives replaced."""
-    return data.model_copy(update=given.model_dump(exclude_none=True))
+    """Return `spec.data` with the fields that a held-out set gives replaced."""
+    return data.model_copy(update={"seed": HELD_OUT_SEED, **given.model_dump(exclude_none=True)})
 
 
 def open_items(data: DataSpec, path: str) -> ItemSource:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from rljob_core.config import JobConfig
-from rljob_runtime.data.prompts import ItemSource, data_of, open_job_items
+from rljob_core.spec import MOST_SAMPLES, DataSpec
+from rljob_runtime.data.prompts import ItemSource, held_out_data, open_job_items
 from rljob_runtime.rewards.messages import ItemsSetup, ScoringSetup
 
 
@@ -25,28 +26,31 @@ class JobItems:
     """
 
     def __init__(self, config: JobConfig, *, workers: int | None = None) -> None:
-        self._files = dict[bool, ItemSource]()
-        training, held_out = data_of(config)
-        setups = dict[bool, ItemsSetup]()
-        for is_held_out, (data, path) in ((False, training), (True, held_out)):
-            if data.source == "reasoning-gym":
-                setups[is_held_out] = ItemsSetup(path, generated=data)
-                continue
-            same = is_held_out and held_out == training
-            items = self._files[False] if same else open_job_items(config, data, path)
-            self._files[is_held_out] = items
-            setups[is_held_out] = ItemsSetup(path, first=items.item(0))
+        self._training, training = _opened(config, config.spec.data, "spec.data")
+        held_out = [_opened(config, data, path) for _, data, path in held_out_data(config)]
+        self._held_out = [items for items, _ in held_out]
         reward = config.spec.reward
         self.setup = ScoringSetup(
             functions=tuple(reward.called),
             timeout_seconds=reward.timeout_seconds,
-            training=setups[False],
-            held_out=setups[True],
+            training=training,
+            held_out=tuple(setup for _, setup in held_out),
             network=reward.network,
             workers=workers,
         )
 
     def item(self, prompt: int, *, held_out: bool) -> dict[str, Any] | None:
         """The item to send with an answer; None if the scoring processes generate it."""
-        items = self._files.get(held_out)
-        return None if items is None else items.item(prompt)
+        items, index = self._training, prompt
+        if held_out:
+            number, index = divmod(prompt, MOST_SAMPLES)
+            items = self._held_out[number]
+        return None if items is None else items.item(index)
+
+
+def _opened(config: JobConfig, data: DataSpec, path: str) -> tuple[ItemSource | None, ItemsSetup]:
+    """The items of some data, which scoring processes are sent; None if they generate them."""
+    if data.source == "reasoning-gym":
+        return None, ItemsSetup(path, generated=data)
+    items = open_job_items(config, data, path)
+    return items, ItemsSetup(path, first=items.item(0))

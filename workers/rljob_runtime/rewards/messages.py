@@ -60,7 +60,7 @@ class ScoringSetup:
         functions: `spec.reward.functions`.
         timeout_seconds: `spec.reward.timeoutSeconds`.
         training: items of the training's answers.
-        held_out: items of the evaluations' answers.
+        held_out: items of the answers to each held-out set.
         network: `spec.reward.network`.
         workers: number of processes; None for the pool's own choice.
     """
@@ -68,7 +68,7 @@ class ScoringSetup:
     functions: tuple[str, ...]
     timeout_seconds: float
     training: ItemsSetup
-    held_out: ItemsSetup
+    held_out: tuple[ItemsSetup, ...]
     network: bool = False
     workers: int | None = None
 
@@ -78,8 +78,8 @@ class ScoringJob:
     """An answer to score.
 
     Attributes:
-        prompt: index of its item.
-        held_out: whether that index is of the evaluation's data.
+        prompt: number of its item.
+        held_out: whether that number is of the held-out prompts, all sets of which are numbered together.
         completion: the response as text.
         item: its item; None if the scoring processes generate it from the index.
         finish: why the response ended.

@@ -7,7 +7,7 @@ from rljob_runtime.rewards.messages import ScoringSetup
 
 def preloaded(setup: ScoringSetup) -> list[str]:
     """What the fork server imports: modules of the pool's processes, before any of them imports the job's functions."""
-    generated = (setup.training.generated, setup.held_out.generated)
+    generated = (items.generated for items in (setup.training, *setup.held_out))
     modules = {
         "rljob_runtime.process.fork_with_parent": True,
         "rljob_runtime.rewards.process": True,

@@ -16,6 +16,7 @@ from typing import Any
 
 from rljob_core.errors import RewardFailed, RewardOutOfRange, SpecError
 from rljob_core.failures import Reason
+from rljob_core.spec import MOST_SAMPLES
 from rljob_core.words import error_in_words, own_traceback
 from rljob_runtime.data.prompts import ItemSource, open_items
 from rljob_runtime.process.lifeline import die_with_parent
@@ -89,7 +90,7 @@ class _ItemsWithRewards:
 @dataclass(frozen=True, slots=True)
 class _Loaded:
     training: _ItemsWithRewards
-    held_out: _ItemsWithRewards
+    held_out: Sequence[_ItemsWithRewards]
     calls: Sequence[CallInProgress]
 
 
@@ -111,8 +112,8 @@ def load(
     global _loaded  # noqa: PLW0603  one process of the pool, one job
     die_with_parent()
     try:
-        training, held_out = (
-            _data(items, setup.functions, loading) for items in (setup.training, setup.held_out)
+        training, *held_out = (
+            _data(items, setup.functions, loading) for items in (setup.training, *setup.held_out)
         )
     except SpecError as error:
         _loaded = error
@@ -176,13 +177,17 @@ def score_chunk(slot: int, jobs: Sequence[ScoringJob]) -> list[ScoringOutcome]:
         if outcomes and time.monotonic() - begin > SLICE:
             break
         call.answer = position
-        outcomes.append(_score(_loaded.held_out if job.held_out else _loaded.training, job, call))
+        outcomes.append(_score(_loaded, job, call))
     return outcomes
 
 
-def _score(data: _ItemsWithRewards, job: ScoringJob, call: CallInProgress) -> ScoringOutcome:
+def _score(loaded: _Loaded, job: ScoringJob, call: CallInProgress) -> ScoringOutcome:
     try:
-        item = data.items.item(job.prompt) if job.item is None else job.item
+        data, index = loaded.training, job.prompt
+        if job.held_out:
+            number, index = divmod(job.prompt, MOST_SAMPLES)
+            data = loaded.held_out[number]
+        item = data.items.item(index) if job.item is None else job.item
         answer = item.get("answer")
         expected = "" if answer is None else str(answer)[:LONGEST_EXPECTED]  # before a function can change it
     except Exception as error:  # the data's own code may raise anything

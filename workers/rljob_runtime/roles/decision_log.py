@@ -52,7 +52,7 @@ class Begun:
         config: of the job.
         state: after the replay of the ledger.
         now: on the coordinator's own clock, seconds.
-        prefetch: of the planner.
+        prefetch, held_out: of the planner.
     """
 
     instance: str
@@ -60,6 +60,7 @@ class Begun:
     state: JobState
     now: float
     prefetch: float
+    held_out: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,15 @@ class DecisionLog:
         self._file = (folder / f"{instance}.jsonl").open("wb")
         self._instance = instance
 
-    def begin(self, config: JobConfig, state: JobState, now: float, *, prefetch: float) -> JobState:
+    def begin(
+        self,
+        config: JobConfig,
+        state: JobState,
+        now: float,
+        *,
+        prefetch: float,
+        held_out: Sequence[int] | None = None,
+    ) -> JobState:
         """Write the first line, before any decision.
 
         Returns the state to decide on: a copy whose collections have the order that they have in the log.
@@ -107,6 +116,7 @@ class DecisionLog:
                 "state": base64.b64encode(data).decode(),
                 "now": now,
                 "prefetch": prefetch,
+                "held_out": held_out,
             }
         )
         return snapshot.load(data)
@@ -149,6 +159,7 @@ def read_begun(line: bytes) -> Begun:
             snapshot.load(base64.b64decode(content["state"])),
             content["now"],
             content["prefetch"],
+            content["held_out"],
         )
     except (KeyError, ValueError) as error:
         raise ValueError(

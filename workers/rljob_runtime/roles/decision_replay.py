@@ -77,7 +77,7 @@ def replay(path: Path) -> Replayed:
         begun = read_begun(first)
     except ValueError as error:
         raise SpecError(str(path), str(error)) from error
-    planner = Planner(begun.config, prefetch=begun.prefetch, state=begun.state)
+    planner = Planner(begun.config, prefetch=begun.prefetch, state=begun.state, held_out=begun.held_out)
     started = time.perf_counter()
     planner.start(begun.instance, begun.now)
     decisions = observations = 0

@@ -103,8 +103,16 @@ class CoordinatorMetrics:
     )
     HELDOUT_REWARD = gauge(
         "rljob_coordinator_heldout_reward_mean",
-        "Mean reward of the newest evaluation, by how it was sampled: sampled or greedy.",
+        "Mean reward of the newest evaluation, by how it was sampled (sampled or greedy) and, if there are several, by "
+        "held-out set.",
         "sampling",
+        "set",
+    )
+    HELDOUT_PASS = gauge(
+        "rljob_coordinator_heldout_pass_at",
+        "pass@k of the newest evaluation, by k and, if there are several, by held-out set.",
+        "k",
+        "set",
     )
     RESPONSE_TOKENS_MEAN = gauge(
         "rljob_coordinator_response_tokens_mean", "Mean length of the newest step's responses."

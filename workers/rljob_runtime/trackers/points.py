@@ -45,7 +45,8 @@ def points(seen: SeenLines, message: Message) -> Iterator[TrackedPoint]:
         why = "" if line.failure is None else line.failure.detail
         yield TrackedPoint(message.sequence, line.version, kind, outcome=line.finished, message=why)
     elif new and kind != "other":
-        yield TrackedPoint(message.sequence, line.version, kind, values(line))
+        prompts = sum(score.samples for score in line.held_out.values())
+        yield TrackedPoint(message.sequence, line.version, kind, values(line), prompts=prompts)
 
 
 def values(line: StepMetrics) -> dict[str, float]:

@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rljob_core.config import JobConfig
@@ -32,6 +33,23 @@ _TEXT, _ROWS, _BYTES = 4000, 400, 1 << 20
 """Characters of a text, rows of a table, and characters of all of its texts, at most."""
 
 
+@dataclass(frozen=True, slots=True)
+class _DueTable:
+    """A table that is to be made.
+
+    Attributes:
+        since: when it became due.
+        step: of its point.
+        evaluation: whether it is of an evaluation.
+        groups: with how many it is complete.
+    """
+
+    since: float
+    step: int
+    evaluation: bool
+    groups: int
+
+
 class SampleTables:
     """The tables of one tracker's process.
 
@@ -47,9 +65,7 @@ class SampleTables:
         self._config = config
         self._groups = groups
         self._clock = clock
-        evaluation = config.spec.evaluation
-        self._evaluated = evaluation.samples if evaluation is not None else 0
-        self._due: list[tuple[float, int, bool]] = []  # since, step, whether it is of an evaluation
+        self._due: list[_DueTable] = []
         self._lock = threading.Lock()  # over changes of it: `note` does not wait for the thread that reads
         self._trained = -_TRAINING_SECONDS
         self._reader: SampleReader | None = None
@@ -58,10 +74,16 @@ class SampleTables:
         """Take points that the tracker did not have: their tables become due."""
         now = self._clock()
         with self._lock:
-            training = [due for due in self._due if not due[2]]
-            evaluations = [due for due in self._due if due[2]]
-            evaluations += [(now, point.step, True) for point in points if point.kind == "evaluation"]
-            commits = [(now, point.step, False) for point in points if point.kind == "commit"]
+            training = [due for due in self._due if not due.evaluation]
+            evaluations = [due for due in self._due if due.evaluation]
+            evaluations += [
+                _DueTable(now, point.step, True, point.prompts)
+                for point in points
+                if point.kind == "evaluation"
+            ]
+            commits = [
+                _DueTable(now, point.step, False, self._groups) for point in points if point.kind == "commit"
+            ]
             if commits and now - self._trained >= _TRAINING_SECONDS:
                 self._trained, training = now, commits[-1:]
             self._due = [*training, *evaluations[-_MOST_DUE:]]
@@ -84,11 +106,10 @@ class SampleTables:
         if not self._due:
             return []
         reader = self._open()
-        tables, made, now = list[SampleTable](), set[tuple[float, int, bool]](), self._clock()
+        tables, made, now = list[SampleTable](), set[_DueTable](), self._clock()
         for due in tuple(self._due):
-            since, step, evaluation = due
-            table, complete = self._table(reader, step, evaluation=evaluation)
-            if complete or last or now - since >= _COMPLETE_SECONDS:
+            table, complete = self._table(reader, due)
+            if complete or last or now - due.since >= _COMPLETE_SECONDS:
                 made.add(due)
                 tables += [table] if table.rows else []
         with self._lock:
@@ -105,15 +126,15 @@ class SampleTables:
             self._reader.refresh()
         return self._reader
 
-    def _table(self, reader: SampleReader, step: int, *, evaluation: bool) -> tuple[SampleTable, bool]:
+    def _table(self, reader: SampleReader, due: _DueTable) -> tuple[SampleTable, bool]:
         """A table, and whether all of its answers are there."""
         from rljob_runtime.samples.read import SampleFilter
 
-        chosen = SampleFilter(step=step if evaluation else None, evaluation=evaluation)
-        page = reader.page(chosen, order="worst" if evaluation else "newest", limit=self._groups)
-        complete = page.total >= (self._evaluated if evaluation else self._groups)
+        chosen = SampleFilter(step=due.step if due.evaluation else None, evaluation=due.evaluation)
+        page = reader.page(chosen, order="worst" if due.evaluation else "newest", limit=self._groups)
         rows = tuple(_bounded(page.groups))
-        return SampleTable(step, "evaluation" if evaluation else "training", COLUMNS, rows), complete
+        table = SampleTable(due.step, "evaluation" if due.evaluation else "training", COLUMNS, rows)
+        return table, page.total >= due.groups
 
 
 def _bounded(groups: Sequence[SampledGroup]) -> Iterator[tuple[str | float | None, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 
@@ -19,6 +20,28 @@ class CurveChart:
     unit: str
     curves: tuple[tuple[str, str], ...]
     help: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CurveFamily:
+    """A chart of as many lines as there are columns of a form.
+
+    Attributes:
+        title: for people.
+        form: regular expression that names of the columns match.
+        label: of a line, with the expression's groups filled in.
+        help: what to look for.
+    """
+
+    title: str
+    form: str
+    label: str
+    help: str = ""
+
+    def label_of(self, column: str) -> str:
+        """The label of a column's line; empty if it is none of the chart's."""
+        found = re.fullmatch(self.form, column)
+        return self.label.format(*(group or "" for group in found.groups())).strip() if found else ""
 
 
 CHARTS: tuple[CurveChart, ...] = (
@@ -84,11 +107,35 @@ CHARTS: tuple[CurveChart, ...] = (
     ),
     CurveChart("Engines", "", (("engines", "engines"),)),
 )
+_SET = r"heldout_(?:sets\.([^.]+)\.)?"
+FAMILIES = (
+    CurveFamily(
+        "Held-out sets",
+        r"heldout_sets\.([^.]+)\.(sampled|greedy)",
+        "{}, {}",
+        "mean reward of the other held-out sets",
+    ),
+    CurveFamily(
+        "pass@k",
+        rf"{_SET}pass_at\.(\d+)",
+        "{} pass@{}",
+        "of k answers to a held-out prompt, at least one passes",
+    ),
+    CurveFamily(
+        "Intervals of held-out rewards",
+        rf"{_SET}(sampled|greedy)_ci95",
+        "{} {}",
+        "half the width, 95 % confidence",
+    ),
+    CurveFamily("Held-out answers without a score", rf"{_SET}failed", "{} answers"),
+)
+UNSHOWN = re.compile(r"heldout_sets\.[^.]+\.(samples|answers)")
+"""Names of columns that are no curve."""
 KNOWN = frozenset(column for chart in CHARTS for column, _ in chart.curves)
 PLAIN = frozenset(
     {
         "step", "version", "seconds", "epoch", "writer", "trainer_attempt", "last_version", "heldout_newest",
-        "heldout_mixed", "slots", "assigned", "tokens_generated", "room_wanted",
+        "heldout_mixed", "heldout_samples", "heldout_answers", "slots", "assigned", "tokens_generated", "room_wanted",
     }
 )  # fmt: skip
 """Numbers of a line that count or name something and are no curve."""

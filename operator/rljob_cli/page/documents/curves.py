@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rljob_cli.page.documents.curve_names import CHARTS, COUNTS, KNOWN, PLAIN
+from rljob_cli.page.documents.curve_names import CHARTS, COUNTS, FAMILIES, KNOWN, PLAIN, UNSHOWN
 from rljob_cli.page.documents.swaps import SeenSwaps
 from rljob_cli.page.documents.values import finite
+from rljob_core.metrics_history import kind_by
 
 ROWS_PER_PAGE = 5000
 _DIGITS = 6
@@ -88,7 +89,7 @@ class MetricsColumns:
         if line.get("gone_back"):
             self._go_back(version)
             return
-        kind = _kind_of(line)
+        kind = kind_by(line.get)
         if (kind, version) in self._seen:
             return  # a coordinator that takes over may publish a commit again
         self._seen.add((kind, version))
@@ -178,7 +179,22 @@ class MetricsColumns:
             for chart in CHARTS
             if (lines := [[name, label] for name, label in chart.curves if self._told(name)])
         ]
-        others = sorted(self._columns.keys() - KNOWN - {"seconds", "stats.tokens"})
+        rest = self._columns.keys() - KNOWN - {"seconds", "stats.tokens"}
+        others = sorted(
+            (name for name in rest if not UNSHOWN.fullmatch(name)), key=lambda name: (len(name), name)
+        )
+        for family in FAMILIES:
+            labels = {name: label for name in others if (label := family.label_of(name))}
+            others = [name for name in others if name not in labels]
+            if labels:
+                found.append(
+                    {
+                        "title": family.title,
+                        "unit": "",
+                        "help": family.help,
+                        "curves": [*map(list, labels.items())],
+                    }
+                )
         found += [{"title": name, "unit": "", "help": "", "curves": [[name, name]]} for name in others]
         return found
 
@@ -197,14 +213,6 @@ class MetricsColumns:
     def last(self, name: str) -> float | None:
         """The newest number of a column; None if it has none."""
         return next((value for value in reversed(self._columns.get(name, [])) if value is not None), None)
-
-
-def _kind_of(line: Mapping[str, Any]) -> str:
-    if line.get("finished"):
-        return "end"
-    if line.get("reward_mean") is not None:
-        return "commit"
-    return "evaluation" if line.get("heldout_sampled") is not None or line.get("heldout_failed") else "other"
 
 
 def _numbers(line: Mapping[str, Any]) -> dict[str, float | None]:

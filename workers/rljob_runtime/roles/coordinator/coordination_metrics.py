@@ -148,8 +148,15 @@ class CoordinationMetrics:
             (Metrics.REWARD_MEAN_TRAINED, line.reward_mean_trained, ()),
             *((Metrics.REWARD_PART, mean, (name,)) for name, mean in line.reward_parts.items()),
             (Metrics.RESPONSE_TOKENS_MEAN, line.response_tokens_mean, ()),
-            (Metrics.HELDOUT_REWARD, line.heldout_sampled, ("sampled",)),
-            (Metrics.HELDOUT_REWARD, line.heldout_greedy, ("greedy",)),
+            *(
+                (metric, value, (label, name))
+                for name, score in line.held_out.items()
+                for metric, label, value in (
+                    (Metrics.HELDOUT_REWARD, "sampled", score.sampled),
+                    (Metrics.HELDOUT_REWARD, "greedy", score.greedy),
+                    *((Metrics.HELDOUT_PASS, str(k), share) for k, share in score.pass_at.items()),
+                )
+            ),
         ):
             if value is not None:
                 recorder.set(metric, value, *labels)

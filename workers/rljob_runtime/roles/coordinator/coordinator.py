@@ -53,6 +53,7 @@ class Coordinator:
         prompts: PromptTexts,
         *,
         instance: str,
+        held_out: Sequence[int] | None = None,
         count_tokens: CountTokens = most_tokens,
         prefetch: float = 0.25,
         changes: AsyncIterator[RLJobSpec] | None = None,
@@ -68,6 +69,7 @@ class Coordinator:
             store: the job's streams, open.
             weights: the weight store, whose manifests name commits that the ledger may have lost.
             prompts: the texts of its prompts.
+            held_out: prompts that an evaluation asks of each held-out set; None: as many as of data without end.
             count_tokens: gives the length of one, by which the trajectory stream is shared out.
             instance: name of this coordinator, unique among all that the job ever has.
             prefetch: share of an engine's slots for which it is sent work ahead of time.
@@ -83,7 +85,8 @@ class Coordinator:
         self._weights = weights
         self._instance = instance
         self._prefetch = prefetch
-        self._planner = Planner(config, prefetch=prefetch)
+        self._held_out = held_out
+        self._planner = Planner(config, prefetch=prefetch, held_out=held_out)
         self._ledger = Ledger(store, job=config.uid, instance=instance)
         self._decisions = decisions
         self._metrics = CoordinationMetrics(recorder)
@@ -139,8 +142,10 @@ class Coordinator:
         config = await self._with_room(state)
         now = asyncio.get_running_loop().time()
         if self._decisions is not None:
-            state = self._decisions.begin(config, state, now, prefetch=self._prefetch)
-        self._planner = Planner(config, prefetch=self._prefetch, state=state)
+            state = self._decisions.begin(
+                config, state, now, prefetch=self._prefetch, held_out=self._held_out
+            )
+        self._planner = Planner(config, prefetch=self._prefetch, state=state, held_out=self._held_out)
         claimed = self._planner.start(self._instance, now)
         spec = spec_change.spec_in_force(config.spec)
         await self._ledger.claim(state.writer, (*claimed.records, spec))

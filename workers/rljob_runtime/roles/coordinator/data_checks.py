@@ -13,13 +13,15 @@ from contextlib import suppress
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_runtime.data.files import FileSource
-from rljob_runtime.data.prompts import PromptSource
+from rljob_runtime.data.prompts import HeldOutPrompts, PromptSource
 from rljob_runtime.engines.registry import room_of
 from rljob_runtime.locations import local_path
 
 _GENERATED = 32
 """Prompts of a task that are looked at: each is generated."""
 _REPORT_SECONDS = 5.0
+_MOST_ANSWERS = 1_000_000
+"""Of an evaluation: the coordinator keeps track of each."""
 
 
 class ScanReport:
@@ -42,18 +44,18 @@ class ScanReport:
             self._say(f"checking rows: {done:,} of {rows:,}")
 
 
-def check_data(config: JobConfig, training: PromptSource, held_out: PromptSource) -> list[str]:
+def check_data(config: JobConfig, training: PromptSource, held_out: HeldOutPrompts) -> list[str]:
     """Check the data; returns what the user should know of them.
 
     Args:
         config: of the job.
         training: its prompts.
-        held_out: those of its evaluations; the same, if it has none.
+        held_out: those of its evaluations.
 
     Raises:
         SpecError: they cannot be used.
     """
-    sources = (training,) if held_out is training else (training, held_out)
+    sources = (training, *held_out.sets)
     warnings = list(_without_chat(config))
     for source in sources:
         source.check_rows()
@@ -62,8 +64,16 @@ def check_data(config: JobConfig, training: PromptSource, held_out: PromptSource
         warnings += _answers(config, source)
     for source in sources:
         warnings += _room(config, source)
+    for asked, source in zip(held_out.asked, held_out.sets, strict=True):
+        warnings += _held_out(asked, training, source)
     if config.spec.evaluation is not None:
-        warnings += _held_out(config.spec.evaluation.samples, training, held_out)
+        sets = zip(config.spec.evaluation.held_out, held_out.asked, strict=True)
+        answers = sum(asked * (one.group_size + 1) for one, asked in sets)
+        if answers > _MOST_ANSWERS:
+            raise SpecError(
+                "spec.evaluation",
+                f"an evaluation would have {answers:,} answers, over {_MOST_ANSWERS:,}: lower samples or groupSize",
+            )
     return warnings
 
 
@@ -138,12 +148,11 @@ def _room_of_generated(source: PromptSource, most: int, reason: str, remedy: str
 
 def _held_out(samples: int, training: PromptSource, held_out: PromptSource) -> Iterator[str]:
     """Held-out prompts that are asked twice, or trained."""
-    rows = held_out.items.rows if isinstance(held_out.items, FileSource) else samples
-    if samples > rows:
+    if held_out.rows is not None and samples > held_out.rows:
         raise SpecError(
-            "spec.evaluation.samples",
-            f"{samples:,} is more than the {rows:,} rows of the held-out data, which would be asked again and counted "
-            f"twice: lower it to {rows:,} or less",
+            f"{held_out.path.removesuffix('.data')}.samples",
+            f"{samples:,} is more than the {held_out.rows:,} rows of the held-out data, which would be asked again and "
+            f"counted twice: lower it to {held_out.rows:,} or less, or leave it out",
         )
     trained = training.digests()
     if trained is None:

@@ -13,7 +13,7 @@ from rljob_core.ports import EpisodeStart
 from rljob_core.stable_hash import stable_hash
 from rljob_core.trajectory import is_evaluation
 from rljob_core.words import error_in_words
-from rljob_runtime.data.prompts import ItemSource, data_of, open_job_items
+from rljob_runtime.data.prompts import HeldOutItems, ItemSource, held_out_data, open_job_items
 from rljob_runtime.environments.messages import RAISED
 from rljob_runtime.roles.rollout.running import Assignment
 
@@ -41,10 +41,10 @@ class EpisodeStarts:
         Raises:
             SpecError: the data are not what the spec needs.
         """
-        training, held_out = data_of(self._config)
-        self._items[False] = self._items[True] = await self._read(open_job_items, self._config, *training)
-        if held_out != training:
-            self._items[True] = await self._read(open_job_items, self._config, *held_out)
+        data = [(self._config.spec.data, "spec.data")]
+        data += [(held_out, path) for _, held_out, path in held_out_data(self._config)]
+        training, *held_out = [await self._read(open_job_items, self._config, *one) for one in data]
+        self._items = {False: training, True: HeldOutItems(held_out)}
 
     def close(self) -> None:
         """Read nothing more."""

@@ -3,7 +3,7 @@ import { Chart } from "../chart.js";
 import { SERIES, h, replace } from "../dom.js";
 import { points, refresh, rowsOf } from "../rows.js";
 
-const SPARSE = new Set(["heldout_sampled", "heldout_greedy"]);
+const SPARSE = "heldout_";
 // What often has the same values as another line of its chart, which it would hide.
 const DASHED = new Set(["pipeline.max_staleness", "reward_mean_trained", "reward_std_trained"]);
 export const settings = { x: "step", smooth: 0 };
@@ -67,7 +67,7 @@ export class CurveBoard {
       label: several ? (plan.curves.length > 1 ? `${source.label}: ${name}` : source.label) : name,
       color: SERIES[(several ? place : curve) % SERIES.length],
       dash: several ? curve % 4 : DASHED.has(column) ? 1 : 0,
-      sparse: SPARSE.has(column),
+      sparse: column.startsWith(SPARSE),
     }))).filter((line) => line.xs.length);
   }
 }
