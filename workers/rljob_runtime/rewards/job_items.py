@@ -43,6 +43,7 @@ class JobItems:
             training=setups[False],
             held_out=setups[True],
             network=reward.network,
+            per_group=tuple(reward.per_group),
             workers=workers,
         )
 

@@ -8,8 +8,8 @@ the worker sends, and the worker checks what the server sends as it would check 
 | server | a greeting, `GREETING` | 64 |
 | worker | `ScoringSetup`, pickled | 64 MiB |
 | server | `SetupReply`, as JSON | 16 KiB |
-| worker | number and `ScoringJob`, pickled: any number of these frames, in any order | 64 MiB |
-| server | `ScoringReply`, as JSON: one for each job, in any order | 16 KiB |
+| worker | number and `ScoringJob` or `GroupJob`, pickled: any number of these frames, in any order | 64 MiB |
+| server | `ScoringReply`, as JSON: one for each job, in any order | 512 KiB |
 
 Frames are those of `rljob_runtime.process.frames`.
 """
@@ -26,7 +26,7 @@ from rljob_core.spec import DataSpec
 from rljob_core.trajectory import FinishReason
 
 GREETING = b"rljob-scoring-1"
-LARGEST_REPLY, LARGEST_REQUEST = 16 << 10, 64 << 20
+LARGEST_REPLY, LARGEST_REQUEST = 512 << 10, 64 << 20
 
 _LONGEST_ERROR, _LONGEST_MESSAGE = 600, 4000
 _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -56,6 +56,7 @@ class ScoringSetup:
 
     Attributes:
         functions: `spec.reward.functions`.
+        per_group: those of them that score a whole group.
         timeout_seconds: `spec.reward.timeoutSeconds`.
         training: items of the training's answers.
         held_out: items of the evaluations' answers.
@@ -69,6 +70,7 @@ class ScoringSetup:
     held_out: ItemsSetup
     network: bool = False
     workers: int | None = None
+    per_group: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,23 @@ class ScoringJob:
     finish: FinishReason = FinishReason.STOP
 
 
+@dataclass(frozen=True, slots=True)
+class GroupJob:
+    """A whole group to score: answers to one prompt, for the functions that score them in one call.
+
+    Attributes:
+        prompt, held_out, item: as of a `ScoringJob`.
+        completions: the responses as text.
+        finishes: why each ended.
+    """
+
+    prompt: int
+    held_out: bool
+    completions: tuple[str, ...]
+    finishes: tuple[FinishReason, ...]
+    item: dict[str, Any] | None = None
+
+
 # ------------------------------------------------------------------------------------------------ from the server
 
 
@@ -99,6 +118,17 @@ class ScoringOutcome:
 
     reward: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What the functions say of one job: a number for each answer of each function, function by function; or `error`.
+
+    The functions are those that score such a job: all of `spec.reward.perGroup` for a group, the others for an answer.
+    """
+
+    scores: tuple[float, ...] = ()
     error: str = ""
 
 
@@ -129,7 +159,7 @@ class ScoringReply:
 
     Attributes:
         number: the job's.
-        scores: one for each function, in their order; empty if there is an error.
+        scores: as in `Scores`; empty if there is an error.
         error: a reason and its detail, or nothing.
     """
 
@@ -154,10 +184,10 @@ def setup_reply(state: SetupState, path: str = "", message: str = "") -> bytes:
     return SETUP_REPLY.dump_json(reply)
 
 
-def scoring_reply(number: int, outcome: ScoringOutcome) -> bytes:
-    """An outcome as JSON, its error cut to what the worker reads."""
-    error = _readable(outcome.error, _LONGEST_ERROR)
-    return SCORING_REPLY.dump_json(ScoringReply(number, tuple(outcome.parts.values()), error))
+def scoring_reply(number: int, scored: Scores) -> bytes:
+    """Scores as JSON, their error cut to what the worker reads."""
+    error = _readable(scored.error, _LONGEST_ERROR)
+    return SCORING_REPLY.dump_json(ScoringReply(number, scored.scores, error))
 
 
 def _readable(text: str, length: int) -> str:

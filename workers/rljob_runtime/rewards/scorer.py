@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import logging
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
@@ -27,6 +28,8 @@ from rljob_runtime.rewards.messages import (
     LARGEST_REPLY,
     LARGEST_REQUEST,
     SCORING_REPLY,
+    GroupJob,
+    Scores,
     ScoringJob,
     ScoringOutcome,
     ScoringReply,
@@ -54,7 +57,9 @@ class _ServerLost(Exception):
 @dataclass(slots=True, eq=False)
 class _PendingScore:
     request: bytes
-    outcome: asyncio.Future[ScoringOutcome]
+    outcome: asyncio.Future[Scores]
+    expected: int
+    """How many scores it has."""
     alone: bool = False
 
 
@@ -73,7 +78,9 @@ class Scorer:
         self._config = config
         self._workers = workers
         self._place = place or scoring_place(config)
-        self._functions = config.spec.reward.called
+        called, self._per_group = config.spec.reward.called, config.spec.reward.per_group
+        self._functions = [name for name in called if name not in self._per_group]
+        self._calls = len(called)
         self._numbers = itertools.count()
         self._quarantined = deque[tuple[int, _PendingScore]]()
         self._waiting = deque[tuple[int, _PendingScore]]()
@@ -91,7 +98,7 @@ class Scorer:
             RewardFailed: no scoring server starts.
             ResourceMissing: there is no scoring server.
         """
-        if not self._functions:
+        if not self._calls:
             return
         self._items = await asyncio.to_thread(JobItems, self._config, workers=self._workers)
         self._servers = ServerStart(self._place, self._items.setup)
@@ -99,22 +106,70 @@ class Scorer:
         await asyncio.sleep(0)  # a task that is cancelled before it begins would leave the connection open
 
     async def score(self, job: ScoringJob) -> ScoringOutcome:
-        """The outcome of one answer; errors of the functions are outcomes too.
+        """The outcome of one answer, which functions that score groups get as a group of one.
+
+        Errors of the functions are outcomes too.
 
         Raises:
             RewardFailed: no server stays alive.
             ResourceMissing: the server's container is gone.
         """
+        if not self._per_group:
+            return await self._alone(job)
+        (outcome,) = await self.score_group([job])
+        assert outcome is not None  # noqa: S101  there is no other that could have failed
+        return outcome
+
+    async def score_group(self, jobs: Sequence[ScoringJob]) -> list[ScoringOutcome | None]:
+        """The outcomes of all answers to one prompt.
+
+        If answers fail by themselves, only these have an outcome: the others cannot be scored without them.
+
+        Raises:
+            RewardFailed: no server stays alive.
+            ResourceMissing: the server's container is gone.
+        """
+        found = await asyncio.gather(*map(self._alone, jobs))
+        if any(outcome.error for outcome in found):
+            return [outcome if outcome.error else None for outcome in found]
+        first = jobs[0]
+        group = GroupJob(
+            first.prompt,
+            first.held_out,
+            tuple(job.completion for job in jobs),
+            tuple(job.finish for job in jobs),
+        )
+        scored = await self._scored(group, self._per_group, len(jobs))
+        return [
+            ScoringOutcome(error=scored.error)
+            if scored.error
+            else self._summed(
+                one.parts | dict(zip(self._per_group, scored.scores[index :: len(jobs)], strict=True))
+            )
+            for index, one in enumerate(found)
+        ]
+
+    async def _alone(self, job: ScoringJob) -> ScoringOutcome:
+        """What the functions say that score an answer without its siblings."""
         if not self._functions:
             return ScoringOutcome()
-        reward = self._config.spec.reward
-        outcome = await self._outcome(job)
-        if reward.timeout_score is None or not outcome.error.startswith(_TIMEOUT):
-            return outcome
-        parts = dict.fromkeys(self._functions, reward.timeout_score)
-        return ScoringOutcome(reward.total(parts), parts)
+        scored = await self._scored(job, self._functions, 1)
+        if scored.error:
+            return ScoringOutcome(error=scored.error)
+        return self._summed(dict(zip(self._functions, scored.scores, strict=True)))
 
-    async def _outcome(self, job: ScoringJob) -> ScoringOutcome:
+    def _summed(self, parts: dict[str, float]) -> ScoringOutcome:
+        return ScoringOutcome(self._config.spec.reward.total(parts), parts)
+
+    async def _scored(self, job: ScoringJob | GroupJob, functions: Sequence[str], answers: int) -> Scores:
+        """The scores of a job, by those functions; after a time-out the job's own score for that, if it has one."""
+        reward, expected = self._config.spec.reward, len(functions) * answers
+        scored = await self._asked(job, expected)
+        if reward.timeout_score is None or not scored.error.startswith(_TIMEOUT):
+            return scored
+        return Scores((reward.timeout_score,) * expected)
+
+    async def _asked(self, job: ScoringJob | GroupJob, expected: int) -> Scores:
         if self._failure is not None:
             raise self._failure
         number = next(self._numbers)
@@ -122,13 +177,14 @@ class Scorer:
             item = self._items.item(job.prompt, held_out=job.held_out)
             request = pickled((number, replace(job, item=item)))
         except Exception as error:  # the data's own code may raise anything
-            return ScoringOutcome(error=f"RewardRaised: item {job.prompt}: {error_in_words(error)}")
+            return Scores(error=f"RewardRaised: item {job.prompt}: {error_in_words(error)}")
         if len(request) > LARGEST_REQUEST:
-            return ScoringOutcome(
-                error=f"RewardRaised: item {job.prompt} and its answer take {len(request)} bytes; at most "
+            what = "answers" if isinstance(job, GroupJob) else "answer"
+            return Scores(
+                error=f"RewardRaised: item {job.prompt} and its {what} take {len(request)} bytes; at most "
                 f"{LARGEST_REQUEST} can be scored"
             )
-        answer = _PendingScore(frame(request), asyncio.get_running_loop().create_future())
+        answer = _PendingScore(frame(request), asyncio.get_running_loop().create_future(), expected)
         self._waiting.append((number, answer))
         self._wake.set()
         return await answer.outcome
@@ -213,7 +269,7 @@ class Scorer:
 
     @property
     def _longest_silence(self) -> float:
-        calls = len(self._functions) * self._config.spec.reward.timeout_seconds
+        calls = self._calls * self._config.spec.reward.timeout_seconds
         return calls + self._servers.at_least(_SILENCE)
 
     def _expect_progress(self) -> None:
@@ -225,16 +281,11 @@ class Scorer:
         answer = self._sent.get(reply.number)
         if answer is None:
             raise ValueError("an outcome of an answer that it does not have")
-        if reply.error:
-            outcome = ScoringOutcome(error=reply.error)
-        elif len(reply.scores) != len(self._functions):
-            raise ValueError(f"{len(reply.scores)} scores of {len(self._functions)} functions")
-        else:
-            parts = dict(zip(self._functions, reply.scores, strict=True))
-            outcome = ScoringOutcome(self._config.spec.reward.total(parts), parts)
+        if not reply.error and len(reply.scores) != answer.expected:
+            raise ValueError(f"{len(reply.scores)} scores, not {answer.expected}")
         del self._sent[reply.number]
         if not answer.outcome.done():  # its caller may have given up
-            answer.outcome.set_result(outcome)
+            answer.outcome.set_result(Scores(reply.scores, reply.error))
 
     def _quarantine(self, lost: _ServerLost) -> None:
         """Send again what a lost server had, one by one; an answer that was alone with it twice has failed."""
@@ -243,5 +294,5 @@ class Scorer:
                 answer.alone = True
                 self._quarantined.append((number, answer))
             elif not answer.outcome.done():
-                answer.outcome.set_result(ScoringOutcome(error=f"{lost.reason}: {lost}"))
+                answer.outcome.set_result(Scores(error=f"{lost.reason}: {lost}"))
         self._sent.clear()
