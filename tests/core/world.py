@@ -32,6 +32,7 @@ from rljob_core.actions import (
     Summary,
 )
 from rljob_core.config import JobConfig
+from rljob_core.failures import Failure, Reason
 from rljob_core.messages import (
     RELEASED,
     Cancel,
@@ -396,13 +397,13 @@ class World:
         failed = tuple(member for member in group.members if self.fails(member))
         if failed:
             self.after(0.05, lambda: self.publish_scores(group.members))  # where they do not
-        self.publish_scores(failed or group.members, "RewardRaised: no" if failed else "")
+        self.publish_scores(failed or group.members, Failure(Reason.REWARD_RAISED, "no") if failed else None)
 
-    def publish_scores(self, members: tuple[GroupMember, ...], error: str = "") -> None:
+    def publish_scores(self, members: tuple[GroupMember, ...], failure: Failure | None = None) -> None:
         sequence = next(self._sequences)
         results = (
             RewardResult(
-                m.trajectory, m.attempt, m.digest, self.reward(m.trajectory), {}, f"call {sequence}", error
+                m.trajectory, m.attempt, m.digest, self.reward(m.trajectory), {}, f"call {sequence}", failure
             )
             for m in members
         )
@@ -442,7 +443,7 @@ class World:
                 if message.last:
                     self.at(self.trainer_free, lambda fed=tuple(self.fed): self.propose(message, fed))
             case Finish():
-                self.finished = message.outcome
+                self.finished = "Succeeded" if message.failure is None else "Failed"
 
     def propose(self, message: MicroBatch, fed: tuple[tuple[str, ...], ...]) -> None:
         step = (message.attempt, message.epoch, message.resume, message.step)

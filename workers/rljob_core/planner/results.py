@@ -173,7 +173,7 @@ def on_rewards(context: PlannerContext, seen: RewardsSeen) -> None:
     for result in seen.results:
         if is_evaluation(result.trajectory):
             _on_score(context, result)
-        elif not result.error and group_of(result.trajectory) in superseded:
+        elif result.failure is None and group_of(result.trajectory) in superseded:
             context.messages.rewards.release([(result.trajectory, result.attempt)])
         else:
             _on_reward(context, result)
@@ -187,7 +187,7 @@ def _on_score(context: PlannerContext, result: RewardResult) -> None:
             return
         if failure := failure_of(result, context.spec):
             attempts = context.spec.pipeline.max_attempts
-            run.retry(result.trajectory, max_attempts=attempts, failure=": ".join(failure))
+            run.retry(result.trajectory, max_attempts=attempts, failure=str(failure))
         else:
             run.score(result.trajectory, result.reward)
     context.messages.rewards.release([key])
@@ -207,8 +207,7 @@ def _on_reward(context: PlannerContext, result: RewardResult) -> None:
     if sibling.state is not State.GENERATED or payload is None or payload.digest != result.payload_digest:
         return
     if failure := failure_of(result, context.spec):
-        reason, detail = failure
-        endings.fail_sibling(context, sibling, reason, detail=detail)
+        endings.fail_sibling(context, sibling, failure.reason, detail=failure.detail)
         return
     context.metrics.scored(result)
     context.emit(Rewarded(result.trajectory, result.attempt, result.reward, result.digest))
@@ -217,7 +216,9 @@ def _on_reward(context: PlannerContext, result: RewardResult) -> None:
 
 def _superseded(context: PlannerContext, results: Sequence[RewardResult]) -> frozenset[str]:
     """Groups that were scored with an answer that is being generated again: scores of one group come from one call."""
-    held = ((result, context.state.sibling(result.trajectory)) for result in results if not result.error)
+    held = (
+        (result, context.state.sibling(result.trajectory)) for result in results if result.failure is None
+    )
     return frozenset(group_of(r.trajectory) for r, s in held if s is not None and s.attempt != r.attempt)
 
 

@@ -19,13 +19,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, with_config
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
 
+from rljob_core.failures import OF_REWARDS, Failure, Reason
 from rljob_core.ports import LARGEST_SCORE
 from rljob_core.spec import DataSpec
 from rljob_core.trajectory import FinishReason
 
-GREETING = b"rljob-scoring-1"
+GREETING = b"rljob-scoring-2"
 LARGEST_REPLY, LARGEST_REQUEST = 512 << 10, 64 << 20
 
 _LONGEST_ERROR, _LONGEST_MESSAGE = 600, 4000
@@ -114,22 +115,28 @@ class GroupJob:
 
 @dataclass(frozen=True, slots=True)
 class ScoringOutcome:
-    """The score of an answer and what it is the sum of; or `error`, a reason and its detail."""
+    """The score of an answer and what it is the sum of; or why it has none."""
 
     reward: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)
-    error: str = ""
+    failure: Failure | None = None
+
+
+def _of_functions(reason: Reason | None) -> Reason | None:
+    if reason is not None and (reason not in OF_REWARDS or reason is Reason.REWARD_INVALID):
+        raise ValueError("no reason for which functions fail")
+    return reason
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What the functions say of one job: a number for each answer of each function, function by function; or `error`.
+    """What the functions say of one job: a number for each answer, function by function; or the failure.
 
     The functions are those that score such a job: all of `spec.reward.perGroup` for a group, the others for an answer.
     """
 
     scores: tuple[float, ...] = ()
-    error: str = ""
+    failure: Failure | None = None
 
 
 SetupState = Literal["ready", "refused", "failed", "unable"]
@@ -159,19 +166,14 @@ class ScoringReply:
 
     Attributes:
         number: the job's.
-        scores: as in `Scores`; empty if there is an error.
-        error: a reason and its detail, or nothing.
+        scores: as in `Scores`; empty if the functions have failed.
+        reason, detail: why they have; empty otherwise.
     """
 
     number: int
     scores: tuple[Annotated[float, Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE)], ...] = ()
-    error: Annotated[
-        str,
-        Field(
-            max_length=_LONGEST_ERROR,
-            pattern=r"^((RewardRaised|RewardOutOfRange|RewardTimeout|RewardCrashed): |$)",
-        ),
-    ] = ""
+    reason: Annotated[Reason | None, AfterValidator(_of_functions)] = None
+    detail: Annotated[str, Field(max_length=_LONGEST_ERROR)] = ""
 
 
 SETUP_REPLY: TypeAdapter[SetupReply] = TypeAdapter(SetupReply)
@@ -185,9 +187,11 @@ def setup_reply(state: SetupState, path: str = "", message: str = "") -> bytes:
 
 
 def scoring_reply(number: int, scored: Scores) -> bytes:
-    """Scores as JSON, their error cut to what the worker reads."""
-    error = _readable(scored.error, _LONGEST_ERROR)
-    return SCORING_REPLY.dump_json(ScoringReply(number, scored.scores, error))
+    """Scores as JSON, a failure's detail cut to what the worker reads."""
+    if (failure := scored.failure) is None:
+        return SCORING_REPLY.dump_json(ScoringReply(number, scored.scores))
+    detail = _readable(failure.detail, _LONGEST_ERROR)
+    return SCORING_REPLY.dump_json(ScoringReply(number, (), failure.reason, detail))
 
 
 def _readable(text: str, length: int) -> str:

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import ResourceMissing, RewardFailed
+from rljob_core.failures import Failure, Reason
 from rljob_core.words import error_in_words
 from rljob_runtime.process.frames import ServerConnection, closed, frame, pickled, read_frame
 from rljob_runtime.process.server_place import ServerPlace
@@ -41,7 +42,6 @@ log = logging.getLogger(__name__)
 
 #: Seconds beyond the limits of an answer's functions without any outcome: the pool may be replacing its processes.
 _SILENCE = 120.0
-_TIMEOUT = "RewardTimeout"
 #: Answers that are sent before any of them has come back.
 _MAX_SENT = 4096
 
@@ -49,9 +49,13 @@ _MAX_SENT = 4096
 class _ServerLost(Exception):
     """The server cannot be believed or reached any more; `reason` is the one of an answer that did it."""
 
-    def __init__(self, message: str, reason: str = "RewardCrashed") -> None:
+    def __init__(self, message: str, reason: Reason = Reason.REWARD_CRASHED) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+def _raised(detail: str) -> Scores:
+    return Scores(failure=Failure(Reason.REWARD_RAISED, detail))
 
 
 @dataclass(slots=True, eq=False)
@@ -130,8 +134,8 @@ class Scorer:
             ResourceMissing: the server's container is gone.
         """
         found = await asyncio.gather(*map(self._alone, jobs))
-        if any(outcome.error for outcome in found):
-            return [outcome if outcome.error else None for outcome in found]
+        if any(outcome.failure for outcome in found):
+            return [outcome if outcome.failure else None for outcome in found]
         first = jobs[0]
         group = GroupJob(
             first.prompt,
@@ -141,8 +145,8 @@ class Scorer:
         )
         scored = await self._scored(group, self._per_group, len(jobs))
         return [
-            ScoringOutcome(error=scored.error)
-            if scored.error
+            ScoringOutcome(failure=scored.failure)
+            if scored.failure is not None
             else self._summed(
                 one.parts | dict(zip(self._per_group, scored.scores[index :: len(jobs)], strict=True))
             )
@@ -154,8 +158,8 @@ class Scorer:
         if not self._functions:
             return ScoringOutcome()
         scored = await self._scored(job, self._functions, 1)
-        if scored.error:
-            return ScoringOutcome(error=scored.error)
+        if scored.failure is not None:
+            return ScoringOutcome(failure=scored.failure)
         return self._summed(dict(zip(self._functions, scored.scores, strict=True)))
 
     def _summed(self, parts: dict[str, float]) -> ScoringOutcome:
@@ -165,7 +169,8 @@ class Scorer:
         """The scores of a job, by those functions; after a time-out the job's own score for that, if it has one."""
         reward, expected = self._config.spec.reward, len(functions) * answers
         scored = await self._asked(job, expected)
-        if reward.timeout_score is None or not scored.error.startswith(_TIMEOUT):
+        timed_out = scored.failure is not None and scored.failure.reason is Reason.REWARD_TIMEOUT
+        if reward.timeout_score is None or not timed_out:
             return scored
         return Scores((reward.timeout_score,) * expected)
 
@@ -177,11 +182,11 @@ class Scorer:
             item = self._items.item(job.prompt, held_out=job.held_out)
             request = pickled((number, replace(job, item=item)))
         except Exception as error:  # the data's own code may raise anything
-            return Scores(error=f"RewardRaised: item {job.prompt}: {error_in_words(error)}")
+            return _raised(f"item {job.prompt}: {error_in_words(error)}")
         if len(request) > LARGEST_REQUEST:
             what = "answers" if isinstance(job, GroupJob) else "answer"
-            return Scores(
-                error=f"RewardRaised: item {job.prompt} and its {what} take {len(request)} bytes; at most "
+            return _raised(
+                f"item {job.prompt} and its {what} take {len(request)} bytes; at most "
                 f"{LARGEST_REQUEST} can be scored"
             )
         answer = _PendingScore(frame(request), asyncio.get_running_loop().create_future(), expected)
@@ -257,7 +262,7 @@ class Scorer:
                     self._expect_progress()
         except TimeoutError as error:
             message = f"the scoring server sent no outcome for {self._longest_silence:g} s"
-            raise _ServerLost(message, _TIMEOUT) from error
+            raise _ServerLost(message, Reason.REWARD_TIMEOUT) from error
         except (OSError, asyncio.IncompleteReadError) as error:
             raise _ServerLost("the scoring server ended") from error
         except ValidationError as error:
@@ -281,11 +286,12 @@ class Scorer:
         answer = self._sent.get(reply.number)
         if answer is None:
             raise ValueError("an outcome of an answer that it does not have")
-        if not reply.error and len(reply.scores) != answer.expected:
+        failure = None if reply.reason is None else Failure(reply.reason, reply.detail)
+        if failure is None and len(reply.scores) != answer.expected:
             raise ValueError(f"{len(reply.scores)} scores, not {answer.expected}")
         del self._sent[reply.number]
         if not answer.outcome.done():  # its caller may have given up
-            answer.outcome.set_result(Scores(reply.scores, reply.error))
+            answer.outcome.set_result(Scores(reply.scores, failure))
 
     def _quarantine(self, lost: _ServerLost) -> None:
         """Send again what a lost server had, one by one; an answer that was alone with it twice has failed."""
@@ -294,5 +300,5 @@ class Scorer:
                 answer.alone = True
                 self._quarantined.append((number, answer))
             elif not answer.outcome.done():
-                answer.outcome.set_result(Scores(error=f"{lost.reason}: {lost}"))
+                answer.outcome.set_result(Scores(failure=Failure(lost.reason, str(lost))))
         self._sent.clear()
