@@ -40,7 +40,6 @@ async def test_a_server_that_cannot_start_its_processes_says_what_the_machine_la
         said = (await read_frame(worker[0], 1000)).decode()
         assert await worker[0].read() == b"", "the connection is open"
     worker[1].close()
-    assert said.startswith(
-        f"it cannot start its processes: OSError: [Errno {lacking}] {os.strerror(lacking)}: "
-    )
+    assert said.startswith("it cannot start its processes: ")
+    assert os.strerror(lacking) in said
     assert remedy in said
