@@ -80,6 +80,9 @@ def test_answers_that_are_cut_are_said(spec: RLJobSpec) -> None:
         warning
     )
     assert judge(steps(3, stats=StepStats()), spec) == []
+    masked = spec.model_copy(update={"algorithm": spec.algorithm.model_copy(update={"truncated": "Mask"})})
+    (warning,) = judge(steps(3, stats=StepStats(truncated=1.0)), masked)
+    assert "none of their tokens was trained on (spec.algorithm.truncated: Mask)" in str(warning)
 
 
 def test_a_function_that_always_says_0_beside_others_is_named(spec: RLJobSpec) -> None:

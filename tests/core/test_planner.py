@@ -69,7 +69,7 @@ from rljob_core.records import (
     encode_batch,
 )
 from rljob_core.spec import PipelineSpec
-from rljob_core.trajectory import VersionSpan
+from rljob_core.trajectory import VersionSpan, group_of
 
 MODES = [
     ({"mode": "Synchronous"}, 0),
@@ -99,6 +99,25 @@ def test_a_job_runs_to_its_end_in_every_mode(pipeline, bound):
     assert (max(staleness) > 0) == (bound > 0)  # the bound is used, not merely kept
     live = {k for k in world.stored if k not in world.deleted}
     assert all(world.planner.state.sibling(world.stored[k][0]) is not None for k in live)
+
+
+def test_a_group_has_the_scores_of_one_call_whatever_fails_and_dies() -> None:
+    world = World(job_config(steps=6, reward={"functions": ["m:rank"], "perGroup": ["m:rank"]}))
+    world.fails = lambda member: member.attempt == 1 and member.trajectory.endswith(".1")
+    world.start()
+    for restart in range(2, 10):
+        world.dies_after_append = f"c{restart}"
+        for _ in range(15):
+            world.step()
+    world.run()
+    assert world.finished == "Succeeded"
+    check_history(world)
+    calls: dict[str, set[str]] = {}
+    for record in records(world):
+        if isinstance(record, Rewarded):
+            calls.setdefault(group_of(record.trajectory), set()).add(record.digest)
+    assert any(isinstance(r, SiblingReset) for r in records(world)), "no answer has failed"
+    assert set(map(len, calls.values())) == {1}
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from rljob_core.actions import (
     PayloadSeen,
     ProgressFound,
     ProgressListed,
+    RequestScores,
     RewardsSeen,
     SendToEngine,
     SendToTrainer,
@@ -31,6 +32,7 @@ from rljob_core.actions import (
     Summary,
 )
 from rljob_core.config import JobConfig
+from rljob_core.failures import Failure, Reason
 from rljob_core.messages import (
     RELEASED,
     Cancel,
@@ -40,12 +42,14 @@ from rljob_core.messages import (
     Finish,
     Generate,
     GenerationEnded,
+    GroupMember,
     Hello,
     MicroBatch,
     PayloadMissing,
     Release,
     Resume,
     RewardResult,
+    ScoreGroup,
     StepProposed,
     StepStats,
     TrainerReady,
@@ -196,6 +200,8 @@ class World:
         self.dies_after_append = ""
         """Name of the coordinator after the one that dies once its next records are stored, before it acts on them."""
         self.rewards_first = False
+        self.fails: Callable[[GroupMember], bool] = lambda member: False
+        """Whether an answer of a group fails when the group is scored."""
         self.resumed = 0
 
     # ---- the coordinator
@@ -262,6 +268,8 @@ class World:
                     self.after(0.0, lambda one=one: self.observe(ProgressFound(*one, None)))
             case ListProgress():
                 self.after(0.0, lambda: self.observe(ProgressListed(())))
+            case RequestScores():
+                self.after(0.0, lambda: self.score(action.group))
             case SendMark():
                 self.after(0.0, lambda: self.mark(action))
             case FindMark():
@@ -376,11 +384,32 @@ class World:
         digest = f"{work.trajectory}/{work.attempt}"
         summary = Summary(*key, span, tokens, tokens, digest)
         self.fill(engine)
-        result = RewardResult(*key, digest, self.reward(work.trajectory), {}, "d")
-        messages = [PayloadSeen(sequence, (summary,)), RewardsSeen(next(self._sequences), (result,))]
+        messages: list[PayloadSeen | RewardsSeen] = [PayloadSeen(sequence, (summary,))]
+        if not self.config.spec.reward.per_group:
+            result = RewardResult(*key, digest, self.reward(work.trajectory), {}, "d")
+            messages.append(RewardsSeen(next(self._sequences), (result,)))
         for message in reversed(messages) if self.rewards_first else messages:
             self.streams.append(message)
             self.observe(message)
+
+    def score(self, group: ScoreGroup) -> None:
+        """A reward worker scores a group; if answers fail, it publishes no others, and may be asked again."""
+        failed = tuple(member for member in group.members if self.fails(member))
+        if failed:
+            self.after(0.05, lambda: self.publish_scores(group.members))  # where they do not
+        self.publish_scores(failed or group.members, Failure(Reason.REWARD_RAISED, "no") if failed else None)
+
+    def publish_scores(self, members: tuple[GroupMember, ...], failure: Failure | None = None) -> None:
+        sequence = next(self._sequences)
+        results = (
+            RewardResult(
+                m.trajectory, m.attempt, m.digest, self.reward(m.trajectory), {}, f"call {sequence}", failure
+            )
+            for m in members
+        )
+        message = RewardsSeen(sequence, tuple(results))
+        self.streams.append(message)
+        self.observe(message)
 
     def kill_engine(self, name: str) -> None:
         """An engine dies; the coordinator hears nothing of it but silence."""

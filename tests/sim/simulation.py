@@ -440,7 +440,7 @@ class Job:
             for delivery in await queue.fetch(messages=16, timeout=5.0):
                 for trajectory, digest in zip(delivery.trajectories, delivery.digests, strict=True):
                     scored = RewardResult(trajectory.id, trajectory.attempt, digest, 0.0, {}, "scored")
-                    await publisher.publish(replace(scored, **self._score(trajectory)))
+                    await publisher.publish([replace(scored, **self._score(trajectory))])
                 await delivery.ack()
 
     def _score(self, trajectory: Trajectory) -> dict[str, Any]:

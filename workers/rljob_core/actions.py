@@ -12,6 +12,7 @@ from rljob_core.messages import (
     EngineSignal,
     EngineWork,
     RewardResult,
+    ScoreGroup,
     StepMetrics,
     TrainerWork,
 )
@@ -349,6 +350,13 @@ class CheckRewards:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestScores:
+    """Have a reward worker score a group whose answers are all stored (`spec.reward.perGroup`)."""
+
+    group: ScoreGroup
+
+
+@dataclass(frozen=True, slots=True)
 class RetireEngine:
     """Remove the work queue and the signal of a lost engine; `site` as in `SendToEngine`."""
 
@@ -378,6 +386,7 @@ Action = (
     | DropProgress
     | DeleteRewards
     | CheckRewards
+    | RequestScores
     | RetireEngine
     | PublishMetrics
 )

@@ -12,7 +12,7 @@ from typing import Any
 from rljob_core.spec import CHANGEABLE_OF_ENVIRONMENT
 
 COORDINATOR_READS = (
-    "steps", "model", "data", "evaluation", "reward.functions", "reward.weights",
+    "steps", "model", "data", "evaluation", "reward.functions", "reward.weights", "reward.perGroup",
     "algorithm",
     "rollout.engine", "rollout.environment", "rollout.lengthPredictor", "rollout.progressTokens",
     "rollout.sampling", "trainer.checkpoint", "trainer.microBatchTokens", "weights",

@@ -64,7 +64,14 @@ def in_memory(definition: Mapping[str, Any]) -> dict[str, Any]:
     return {**definition, "mem_storage": True}
 
 
-SHARED_QUEUES = (
-    SharedQueue(Channel.TRAJECTORIES, "payload", REWARD_QUEUE, ack_wait=REWARD_ACK_WAIT),
-    SharedQueue(Channel.EVENTS, ">", "coordinator"),
-)
+def shared_queues(*, per_group: bool) -> tuple[SharedQueue, ...]:
+    """A job's queues.
+
+    Args:
+        per_group: whether reward workers score groups, which the coordinator names, instead of what is stored.
+    """
+    scored = "group" if per_group else "payload"
+    return (
+        SharedQueue(Channel.TRAJECTORIES, scored, REWARD_QUEUE, ack_wait=REWARD_ACK_WAIT),
+        SharedQueue(Channel.EVENTS, ">", "coordinator"),
+    )

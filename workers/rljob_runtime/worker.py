@@ -24,7 +24,7 @@ from rljob_core.errors import RLJobError
 from rljob_core.failures import Failure, Reason
 from rljob_core.messages import RoleFailed
 from rljob_core.ports import MessageStore
-from rljob_core.queue_definitions import SHARED_QUEUES
+from rljob_core.queue_definitions import shared_queues
 from rljob_core.spec import PipelineSpec, RLJobSpec
 from rljob_core.words import innermost
 from rljob_runtime.locations import local_path, model_folder
@@ -62,7 +62,7 @@ async def _streams(
     """Create the queues, and let the streams, which opening the store has created, hold what the job needs now."""
     from rljob_runtime.roles.pipeline_updates import make_room
 
-    for queue in SHARED_QUEUES:
+    for queue in shared_queues(per_group=bool(config.spec.reward.per_group)):
         await store.queue(
             queue.channel,
             queue.suffix,

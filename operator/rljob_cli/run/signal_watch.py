@@ -24,6 +24,11 @@ _LEAST_STEPS, _FLAT_STEPS = 15, 60
 """Steps that tell a reward that rises from its noise, and after which one that does not is said."""
 _CUT = 0.5
 """Share of answers that end at `sampling.maxTokens` from which on this is said."""
+_CUT_ANSWERS = {
+    "Train": "were scored as they stood",
+    "Mask": "none of their tokens was trained on (spec.algorithm.truncated: Mask)",
+    "Penalise": "lost spec.algorithm.truncationPenalty of their reward",
+}
 _OFF = 0.1
 """By how much the mean importance weight of fresh data may differ from 1. Engines and trainers that round differently
 (bfloat16, quantised weights) stay within half of it."""
@@ -96,8 +101,8 @@ def judge(commits: Sequence[StepMetrics], spec: RLJobSpec) -> list[NoSignal]:
             NoSignal(
                 "AnswersCut",
                 f"in {steps}, {sum(cut) / len(cut):.0%} of the answers ended because they had "
-                f"{most} tokens (spec.rollout.sampling.maxTokens), and were scored as they stood: raise it, or ask "
-                "for shorter answers in spec.data.promptTemplate",
+                f"{most} tokens (spec.rollout.sampling.maxTokens), and {_CUT_ANSWERS[spec.algorithm.truncated]}: raise "
+                "it, or ask for shorter answers in spec.data.promptTemplate",
             )
         )
     if len(commits) >= min(_SILENT_STEPS, spec.steps):

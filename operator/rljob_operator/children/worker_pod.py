@@ -39,8 +39,8 @@ from rljob_operator.nats.permissions import Holder
 READS: Mapping[Role, tuple[str, ...]] = {
     Role.COORDINATOR: COORDINATOR_READS,
     Role.REWARD: (
-        "model.uri", "data", "evaluation", "reward.functions", "reward.weights", "reward.timeoutSeconds",
-        "reward.timeoutScore", "reward.network", "reward.skipSpecialTokens",
+        "model.uri", "data", "evaluation", "reward.functions", "reward.weights", "reward.perGroup",
+        "reward.timeoutSeconds", "reward.timeoutScore", "reward.network", "reward.skipSpecialTokens",
         "algorithm.truncated", "algorithm.truncationPenalty", "samples",
         "nats.url", "nats.credentialsSecret",
     ),

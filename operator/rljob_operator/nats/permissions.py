@@ -21,7 +21,7 @@ from rljob_operator.nats.stream_operations import API, Operations
 
 #: The queue that reward workers share, and the suffixes of what they read.
 _REWARD_QUEUE = "reward"
-_PAYLOAD, _CHUNKS, _ABSENT, _DRAINED = "payload", "chunk.>", "absent", "drained"
+_PAYLOAD, _CHUNKS, _ABSENT, _DRAINED, _GROUP = "payload", "chunk.>", "absent", "drained", "group"
 
 
 class Holder(StrEnum):
@@ -62,6 +62,7 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
                 *can.write(Channel.VERSIONS, "policy"),
                 *can.write(Channel.METRICS, "steps"),
                 *can.write(Channel.REWARDS, "mark"),
+                *can.write(Channel.TRAJECTORIES, _GROUP),
                 *can.signal(COORDINATOR_SIGNAL, f"{ENGINE_SIGNALS}>"),
                 names.by_way_of("*"),
                 *can.take(Channel.EVENTS, "coordinator"),

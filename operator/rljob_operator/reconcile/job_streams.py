@@ -18,7 +18,7 @@ import nats.errors
 from nats.aio.client import Client, RawCredentials
 
 from rljob_core.ports import Channel
-from rljob_core.queue_definitions import SHARED_QUEUES
+from rljob_core.queue_definitions import shared_queues
 from rljob_core.spec import RLJob
 from rljob_core.stream_definitions import GROWING, stream_definitions, stream_limits
 from rljob_core.stream_names import StreamNames
@@ -164,7 +164,7 @@ class JobStreams:
                 if not await create(client, definition):
                     await replicate(client, definition["name"], replicas, at_least=asked is None)
             limited = [await enlarge(client, name, most) for name, most in given.limits.items()]
-            for queue in SHARED_QUEUES:
+            for queue in shared_queues(per_group=bool(job.spec.reward.per_group)):
                 await create_queue(client, names.stream(queue.channel), queue.definition(names))
         return all(limited) and given.limits.get(names.stream(Channel.TRAJECTORIES), 0) >= size
 

@@ -297,6 +297,10 @@ def test_rows_that_are_left_out_have_no_number_in_any_process(tmp_path: Path) ->
         "24 of 30 rows are left out: `answer`, which exact_match reads, is null (rows 1 of a.j"
     )
     assert "the prompt has more than 20 tokens (rows 1 of b.jsonl, 2 of b.jsonl," in training.left_out
+    assert training.scan is not None
+    training.encode = lambda text: pytest.fail(f"{text!r} is encoded again")
+    assert max(training.scan.sizes) > 20
+    assert training.tokens_above(20) == {}, "the filter has counted what is long"
     epoch = [training.item(index)["answer"] for index in range(6)]
     assert sorted(epoch, key=int) == ["3", "6", "9", "12", "15", "18"]
     scored = JobItems(job)

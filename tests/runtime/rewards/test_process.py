@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -387,7 +388,7 @@ async def test_a_function_that_hears_no_signal_costs_its_chunk_nothing(module: s
     expected = {"deaf": killed, "children": killed, "huge": f"RewardOutOfRange: {module}:act returned "}
     for word, outcome in zip(words, outcomes, strict=True):
         assert str(outcome.failure or "").startswith(expected.get(word, ""))
-        assert outcome.reward == (0.0 if outcome.failure else 3.0)
+        assert sum(outcome.scores) == (0.0 if outcome.failure else 3.0)
         assert bool(outcome.failure) == (word in expected)
     with suppress(psutil.NoSuchProcess):
         child = psutil.Process(int((tmp_path / "child").read_text()))
@@ -404,7 +405,7 @@ async def test_two_functions_whose_scores_no_sum_can_hold_cost_their_answer_alon
         found = await asyncio.gather(*(pool.score(ScoringJob(0, False, word)) for word in words))
     finally:
         await pool.close()
-    assert [outcome.reward for outcome in found] == [3.0, 0.0, 3.0]
+    assert [sum(outcome.scores) for outcome in found] == [3.0, 0.0, 3.0]
     assert [outcome.failure.reason if outcome.failure else "" for outcome in found] == [
         "",
         "RewardOutOfRange",
@@ -592,11 +593,13 @@ def test_functions_are_called_once_on_trial(tmp_path: Path, monkeypatch: pytest.
         "def parse(completion, item): return item['nothing']\ndef hang(completion, item): time.sleep(600)\n"
     )
     text += "def several(completion, item): return [1.0]\n"
+    text += "def group(completions, item): return [1.0] * 3\n"
     name = user_module(tmp_path, monkeypatch, text)
 
-    def tried(*functions: str) -> TrialLoad:
+    def tried(*functions: str, per_group: tuple[str, ...] = ()) -> TrialLoad:
         names = ["exact_match", *(f"{name}:{function}" for function in functions)]
-        return load_on_trial(JobItems(job_config("model", functions=names)).setup, call_seconds=0.5)
+        setup = JobItems(job_config("model", functions=names)).setup
+        return load_on_trial(replace(setup, per_group=per_group), call_seconds=0.5)
 
     trial = tried("good", "parse", "hang")
     assert trial.error is None
@@ -605,6 +608,10 @@ def test_functions_are_called_once_on_trial(tmp_path: Path, monkeypatch: pytest.
     assert hung.startswith(f"spec.reward.functions[3]: {name}:hang had not returned after 0.5 s")
     assert str(tried("parse", "several").error) == (
         f"spec.reward.functions[2]: {name}:several returned list, not a number; it was called on a made-up answer"
+    )
+    assert str(tried("group", per_group=(f"{name}:group",)).error) == (
+        f"spec.reward.functions[1]: {name}:group returned 3 scores for 2 answers: return one for each of completions, "
+        "in their order; it was called on a made-up answer"
     )
 
 
@@ -617,7 +624,7 @@ async def test_a_process_that_is_killed_while_it_loads_is_replaced(
     pool = pool_of(job_config("model", functions=[f"{name}:f"]), workers=1)
     try:
         await pool.start()
-        assert (await pool.score(ScoringJob(0, False, "1"))).reward == 1.0
+        assert (await pool.score(ScoringJob(0, False, "1"))).scores == (1.0,)
     finally:
         await pool.close()
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljob_core.errors import RewardFailed, SpecError
+from rljob_core.errors import RewardFailed, RewardOutOfRange, SpecError
 from rljob_core.spec import DataSpec
 from rljob_runtime.data.prompts import PromptSource
-from rljob_runtime.rewards.registry import resolve, score
+from rljob_runtime.rewards.registry import given_group, numbers_of, resolve, score, value_of
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_several_functions_are_resolved_in_order(sums: PromptSource, module: str
         (["user_rewards:missing"], "[0]", "has no function 'missing'"),
         (["user_rewards:number"], "[0]", "it is not a function, but int"),
         (["user_rewards:other"], "[0]", "must take the keyword arguments completion and item"),
-        (["user_rewards:batch"], "[0]", "it is called with one answer, never with a list of them"),
+        (["user_rewards:batch"], "[0]", "it takes a whole group: name it in spec.reward.perGroup, too"),
     ],
 )
 def test_a_wrong_name_says_where_and_what_to_write(
@@ -191,3 +191,37 @@ def test_what_a_function_raises_is_in_the_failure(sums: PromptSource) -> None:
     with pytest.raises(RewardFailed, match="exact_match raised KeyError: 'answer'") as caught:
         value("exact_match", sums, "1", {})
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_function_of_groups_gets_lists(sums: PromptSource, module: str) -> None:
+    ((name, function),) = resolve([f"{module}:batch"], sums, per_group=[f"{module}:batch"])
+    assert value_of(name, function, given_group(["a", "b"], {}, ["stop", "length"])) == [1.0, 1.0]
+    arguments = given_group(["a", "b"], {"answer": "a"}, ["stop", "length"])
+    seen = value_of("f", lambda completions, item, truncated: [completions, item, truncated], arguments)
+    assert seen == [["a", "b"], {"answer": "a"}, [False, True]]
+    with pytest.raises(SpecError, match="it takes a single answer: take it out"):
+        resolve([f"{module}:length"], sums, per_group=[f"{module}:length"])
+
+
+@pytest.mark.parametrize(
+    "scores", [[1, 0.5], (True, 0.5), np.array([1, 0.5], np.float16), [np.int64(1), Decimal("0.5")]]
+)
+def test_a_group_has_one_score_for_each_answer(scores: Any) -> None:
+    assert numbers_of("f", scores, 2) == [1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ([1.0], "f returned 1 scores for 2 answers: return one for each of completions, in their order"),
+        (np.ones(3), "f returned 3 scores for 2 answers"),
+        (np.ones((2, 1)), r"f, for completions\[0\], returned list, not a number"),
+        (1.0, "f returned float; a function of spec.reward.perGroup returns a list"),
+        ("12", "f returned str; "),
+        ([1.0, None], r"f, for completions\[1\], returned NoneType, not a number"),
+        ([1.0, float("nan")], r"f, for completions\[1\], returned nan; a score lies between"),
+    ],
+)
+def test_what_is_no_score_for_each_answer_is_refused(scores: Any, message: str) -> None:
+    with pytest.raises((RewardFailed, RewardOutOfRange), match=message):
+        numbers_of("f", scores, 2)

@@ -21,6 +21,7 @@ from user_modules import user_module
 from rljob_contract.samples import job_config
 from rljob_core.config import JobConfig
 from rljob_core.errors import RewardFailed, SpecError
+from rljob_core.trajectory import FinishReason
 from rljob_runtime.process.frames import ServerConnection, frame, read_frame
 from rljob_runtime.rewards import scorer as scorer_module
 from rljob_runtime.rewards import server_start
@@ -209,6 +210,49 @@ async def test_rows_of_a_file_come_with_their_answers(tmp_path: Path) -> None:
         await scorer.close()
     assert sum(outcome.reward for outcome in scored) == 2.0, "the row is in each of the two epochs once"
     assert {outcome.expected for outcome in scored} == {row["answer"] for row in rows}
+
+
+async def test_a_group_is_scored_by_one_call_once_each_answer_has_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "import time\nimport numpy as np\n"
+    text += "def size(completion): return len(completion) if completion != 'bad' else 1 / 0\n"
+    text += "def rank(completions, item, truncated):\n"
+    text += "    time.sleep(600 if 'slow' in completions else 0)\n"
+    text += "    return np.arange(len(completions)) + 10 * np.array(truncated)\n"
+    name = user_module(tmp_path, monkeypatch, text)
+    functions = [f"{name}:rank", "exact_match", f"{name}:size"]
+    config = config_of(
+        *functions, perGroup=functions[:1], timeoutSeconds=1, timeoutScore=-1, weights=[10, 1, 1]
+    )
+
+    def group(*completions: str) -> list[ScoringJob]:
+        finishes = [FinishReason.LENGTH if text == "long" else FinishReason.STOP for text in completions]
+        return [ScoringJob(0, False, t, finish=f) for t, f in zip(completions, finishes, strict=True)]
+
+    scorer = Scorer(config, workers=1)
+    try:
+        await scorer.start()
+        async with within():
+            good, bad, slow = await asyncio.gather(
+                *map(scorer.score_group, (group("a", "bb", "long"), group("a", "bad"), group("a", "slow")))
+            )
+            alone = await scorer.score(ScoringJob(0, True, "a"))
+    finally:
+        await scorer.close()
+    rank, _, size = functions
+    assert [(one.parts[rank], one.parts[size], one.reward) for one in good] == [
+        (0, 1, 1),
+        (1, 2, 12),
+        (12, 4, 124),
+    ]
+    assert bad[0] is None
+    assert str(bad[1].failure).startswith(f"RewardRaised: {size} raised ZeroDivisionError")
+    assert [one.parts for one in slow] == [
+        {"exact_match": 0, size: 1, rank: -1},
+        {"exact_match": 0, size: 4, rank: -1},
+    ]
+    assert alone.parts == {"exact_match": 0, size: 1, rank: 0}, "a held-out answer is a group of one"
 
 
 # ---------------------------------------------------------------------------------------- servers that are attacked

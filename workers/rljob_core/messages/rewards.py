@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import FiniteFloat, TypeAdapter
+from pydantic import Field, FiniteFloat, TypeAdapter
 
 from rljob_core.failures import Failure
 from rljob_core.omitted import OMITTED_IF_NONE
@@ -14,6 +14,8 @@ REWARD_QUEUE = "reward"
 """The durable queue over the trajectory stream that reward workers share."""
 REWARD_ACK_WAIT = 10.0
 """Seconds until a message of that queue that is not acknowledged is delivered again."""
+LARGEST_GROUP = 1024
+"""Answers to one prompt (`spec.data.groupSize`)."""
 MARK, MARK_HEADER = "mark", "Rljob-Mark"
 """Suffix of an empty message in the reward stream, and its header `<coordinator's instance>/<number of the check>`.
 
@@ -53,6 +55,35 @@ class RewardResult:
     def error(self) -> str:
         """The failure in words; empty if there is none."""
         return str(self.failure or "")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """An answer that is scored together with others, and where it is stored.
+
+    Attributes:
+        digest: of its payload.
+        sequence, index: of the message in the trajectory stream, and of the payload in it.
+    """
+
+    trajectory: str
+    attempt: int
+    digest: str
+    sequence: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreGroup:
+    """The coordinator's request to score a group, all of whose answers are stored; a held-out answer is one alone.
+
+    It is a message of the trajectory stream, like the answers, and is deleted with its first one.
+    """
+
+    members: Annotated[tuple[GroupMember, ...], Field(min_length=1, max_length=LARGEST_GROUP)]
+
+
+SCORE_GROUP: TypeAdapter[ScoreGroup] = TypeAdapter(ScoreGroup)
 
 
 @dataclass(frozen=True, slots=True)

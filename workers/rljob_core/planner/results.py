@@ -6,17 +6,20 @@ a result counts only if its attempt holds the sibling, and only once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rljob_core.actions import (
     CheckRewards,
     PayloadAbsent,
     PayloadSeen,
+    RequestScores,
     RewardsComplete,
     RewardsSeen,
     Summary,
 )
 from rljob_core.advantage import UNIFORM, is_uniform
 from rljob_core.job_state import GroupState
-from rljob_core.messages import RewardResult
+from rljob_core.messages import GroupMember, RewardResult, ScoreGroup
 from rljob_core.planner import endings
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.payload_checks import INVALID, payload_fault
@@ -43,12 +46,12 @@ def on_payload(context: PlannerContext, seen: PayloadSeen) -> None:
     context.messages.payloads.add(seen.sequence, keys, sizes)
     for index, summary in enumerate(seen.summaries):
         if is_evaluation(summary.trajectory):
-            _on_answer(context, summary)
+            _on_answer(context, summary, sequence=seen.sequence, index=index)
         else:
             _on_trajectory(context, summary, sequence=seen.sequence, index=index)
 
 
-def _on_answer(context: PlannerContext, summary: Summary) -> None:
+def _on_answer(context: PlannerContext, summary: Summary, *, sequence: int, index: int) -> None:
     key = (summary.trajectory, summary.attempt)
     run = context.evaluation
     if run is None or not run.holds(*key):
@@ -66,6 +69,9 @@ def _on_answer(context: PlannerContext, summary: Summary) -> None:
         )
     elif early := context.messages.pop_early(key, summary.digest):
         _on_score(context, early)
+    elif context.spec.reward.per_group:
+        alone = GroupMember(*key, summary.digest, sequence, index)
+        context.act(RequestScores(ScoreGroup((alone,))))
 
 
 def _on_trajectory(context: PlannerContext, summary: Summary, *, sequence: int, index: int) -> None:
@@ -101,6 +107,8 @@ def _on_trajectory(context: PlannerContext, summary: Summary, *, sequence: int, 
     )
     if early := context.messages.pop_early(key, summary.digest):
         _on_reward(context, early)
+    if (group := context.state.groups.get(group_of(sibling.id))) is not None:
+        _request_scores(context, group)
 
 
 def _is_ahead(context: PlannerContext, engine: str) -> bool:
@@ -132,7 +140,11 @@ def on_payload_absent(context: PlannerContext, absent: PayloadAbsent) -> None:
 
 def on_heartbeat(context: PlannerContext) -> None:
     """The coordinator's own heartbeat came back: payloads that have waited long may have lost their scores."""
-    waiting = [(t, context.state.attempt(t)) for t in context.state.unscored]
+    waiting = [
+        (t, context.state.attempt(t))
+        for t in context.state.unscored
+        if not context.spec.reward.per_group or _is_answered(context.state.groups[group_of(t)])
+    ]
     if (run := context.evaluation) is not None:
         waiting += [(t, run.attempts[t]) for t in run.unscored]
     if (number := context.score_checks.heartbeat(waiting)) is not None:
@@ -157,9 +169,12 @@ def on_rewards_complete(context: PlannerContext, complete: RewardsComplete) -> N
 def on_rewards(context: PlannerContext, seen: RewardsSeen) -> None:
     """One message of the reward stream."""
     context.messages.rewards.add(seen.sequence, [(r.trajectory, r.attempt) for r in seen.results])
+    superseded = _superseded(context, seen.results) if context.spec.reward.per_group else frozenset()
     for result in seen.results:
         if is_evaluation(result.trajectory):
             _on_score(context, result)
+        elif result.failure is None and group_of(result.trajectory) in superseded:
+            context.messages.rewards.release([(result.trajectory, result.attempt)])
         else:
             _on_reward(context, result)
 
@@ -199,10 +214,38 @@ def _on_reward(context: PlannerContext, result: RewardResult) -> None:
     _complete(context, context.state.groups[group_of(result.trajectory)])
 
 
+def _superseded(context: PlannerContext, results: Sequence[RewardResult]) -> frozenset[str]:
+    """Groups that were scored with an answer that is being generated again: scores of one group come from one call."""
+    held = (
+        (result, context.state.sibling(result.trajectory)) for result in results if result.failure is None
+    )
+    return frozenset(group_of(r.trajectory) for r, s in held if s is not None and s.attempt != r.attempt)
+
+
+def _is_answered(group: GroupState) -> bool:
+    """Whether each sibling's answer is stored, and perhaps scored."""
+    return all(s.state in {State.GENERATED, State.REWARDED} for s in group.siblings)
+
+
+def _request_scores(context: PlannerContext, group: GroupState) -> None:
+    """Have a group scored once its answers are all stored, if functions score groups and it lacks a score."""
+    if not context.spec.reward.per_group or not _is_answered(group):
+        return
+    if all(s.state is State.REWARDED for s in group.siblings):
+        return
+    members = [
+        GroupMember(s.id, s.attempt, s.payload.digest, s.payload.sequence, s.payload.index)
+        for s in group.siblings
+        if s.payload is not None
+    ]
+    context.act(RequestScores(ScoreGroup(tuple(members))))
+
+
 def complete_rewarded_groups(context: PlannerContext) -> None:
-    """After a replay: the ledger may break off between a group's last reward and the record that follows from it."""
+    """After a replay: the ledger may break off between a group's last answer or reward and what follows from it."""
     for buffer in list(context.state.buffers.buffers.values()):
         for name in buffer.groups(EntryState.RESERVED):
+            _request_scores(context, context.state.groups[name])
             _complete(context, context.state.groups[name])
 
 

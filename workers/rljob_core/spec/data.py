@@ -236,6 +236,11 @@ class RewardSpec(ApiModel):
         Immutable("rewards are compared over the whole run"),
     ] = Field(default=[])
     """What the score of each function is multiplied by, in the order of functions; absent: each by 1."""
+    per_group: Annotated[
+        list[Identifier], Field(max_length=16), Immutable("rewards are compared over the whole run")
+    ] = Field(default=[])
+    """Which of functions score all answers to a prompt in one call, for instance a judge that ranks them: they take
+    `completions`, a list, and return a list of scores. Each is a `package.module:function`."""
     replicas: Annotated[int, Field(ge=1, le=1024)] = 1
     """Number of reward workers."""
     timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 30.0
@@ -265,6 +270,14 @@ class RewardSpec(ApiModel):
             "!has(self.weights) || size(self.weights) == 0 || size(self.weights) == size(self.functions)",
             "weights are one for each function, in the order of functions: add or remove some",
             lambda reward: len(reward.weights) in {0, len(reward.functions)},
+        ),
+        Rule(
+            "perGroup",
+            "!has(self.perGroup) || "
+            "self.perGroup.all(f, f.contains(':') && has(self.functions) && f in self.functions)",
+            "perGroup names those of functions that score a whole group, each a package.module:function: add them to "
+            "functions, too",
+            lambda reward: all(":" in name and name in reward.functions for name in reward.per_group),
         ),
     )
 

@@ -132,17 +132,20 @@ class PromptSource:
     def tokens_above(self, most: int) -> dict[int, int]:
         """The tokens of each prompt of a file that has more, by its row in the file's order, from 0.
 
+        A long prompt's tokens are counted once, whoever asks.
+
         Raises:
             SpecError: the model has no tokenizer.
         """
         if (rows := self._rows) is None or self.scan is None:
             return {}
-        found = {
-            row: len(self.encode(self._render(rows.row(row))))
-            for row, size in enumerate(self.scan.sizes)
-            if size > most and rows.holds(row)
-        }
-        return {row: tokens for row, tokens in found.items() if tokens > most}
+        found, counted = self.scan.sizes, self.scan.counted
+        long = [row for row, size in enumerate(found) if size > most and rows.holds(row)]
+        for row in long:
+            if row not in counted:
+                found[row] = len(self.encode(self._render(rows.row(row))))
+                counted.add(row)
+        return {row: found[row] for row in long if found[row] > most}
 
     @cached_property
     def encode(self) -> Callable[[str], list[int]]:

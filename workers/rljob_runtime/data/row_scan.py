@@ -39,12 +39,14 @@ class RowScan:
     Attributes:
         faults: rows that no model should be trained on, by what is wrong with them.
         sizes: at least the tokens of each row's prompt; 0 of one that does not render.
+        counted: rows of which `sizes` has the very number of tokens.
         digests: of each row's prompt; 0 of one that does not render.
         unanswered: rows whose `answer` is absent or null, whoever reads it.
     """
 
     faults: dict[str, list[int]] = field(default_factory=dict)
     sizes: array[int] = field(default_factory=lambda: array("q"))
+    counted: set[int] = field(default_factory=set)
     digests: array[int] = field(default_factory=lambda: array("Q"))
     unanswered: list[int] = field(default_factory=list)
 

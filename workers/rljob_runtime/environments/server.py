@@ -11,10 +11,7 @@ and the worker checks what the server sends.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import multiprocessing
-import pickle
 from collections.abc import Awaitable, Callable
 from multiprocessing import forkserver
 
@@ -41,14 +38,10 @@ from rljob_runtime.environments.registry import FIELD, NAME, module_of
 from rljob_runtime.process.confinement import confine
 from rljob_runtime.process.frames import frame
 from rljob_runtime.process.server_place import (
-    WorkerGone,
     keep_socket_paths_short,
-    lack_in_words,
-    received,
+    serve_worker,
     standard_input,
 )
-
-log = logging.getLogger(__name__)
 
 
 class EpisodeServer:
@@ -57,9 +50,13 @@ class EpisodeServer:
     Args:
         setup: of the job.
         writer: takes the replies.
+        served: forgets it at its end.
     """
 
-    def __init__(self, setup: EnvironmentSetup, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, setup: EnvironmentSetup, writer: asyncio.StreamWriter, served: set[EpisodeServer]
+    ) -> None:
+        self._served = served
         self._setup = setup
         self._writer = writer
         self._context = multiprocessing.get_context("forkserver")
@@ -128,6 +125,7 @@ class EpisodeServer:
 
     async def close(self) -> None:
         """End all episodes."""
+        self._served.discard(self)
         await asyncio.gather(*map(self._end, list(self._processes)))
 
 
@@ -172,39 +170,27 @@ async def serve(
         load: returns the reply to the worker's setup.
         served: has the connection's server while there is one.
     """
-    server: EpisodeServer | None = None
     served = set() if served is None else served
-    try:
-        writer.write(frame(GREETING))
-        setup: EnvironmentSetup = pickle.loads(await received(reader, LARGEST_CALL))  # noqa: S301  the worker's
-        try:
-            reply = await load(setup)
-            if not REPLY.validate_json(reply).reason:
-                server = EpisodeServer(setup, writer)
-                # From this thread, which lives as long as the server does: the fork server ends with its parent thread.
-                # And before the worker hears of it: whoever has loaded can play.
-                forkserver.ensure_running()
-        except OSError as error:
-            server, reply = None, failure(0, NOT_STARTED, lack_in_words(error))
-        writer.write(frame(reply))
-        if server is None:
-            return
+
+    async def start(setup: EnvironmentSetup) -> tuple[bytes, EpisodeServer | None]:
+        reply = await load(setup)
+        if REPLY.validate_json(reply).reason:
+            return reply, None
+        server = EpisodeServer(setup, writer, served)
+        # From this thread, which lives as long as the server does: the fork server ends with its parent thread.
+        # And before the worker hears of it: whoever has loaded can play.
+        forkserver.ensure_running()
         served.add(server)
-        async with asyncio.TaskGroup() as calls:
-            while True:
-                call: EpisodeCall = pickle.loads(await received(reader, LARGEST_CALL))  # noqa: S301
-                calls.create_task(server.answer(call))
-    except* WorkerGone:
-        pass
-    except* OSError as failures:
-        log.error("%s", error_in_words(failures))  # noqa: TRY400  it says all
-    finally:
-        if server is not None:
-            served.discard(server)
-            await server.close()
-        with contextlib.suppress(OSError):
-            writer.close()
-            await writer.wait_closed()
+        return reply, server
+
+    await serve_worker(
+        reader,
+        writer,
+        greeting=GREETING,
+        largest=LARGEST_CALL,
+        start=start,
+        unable=lambda words: failure(0, NOT_STARTED, words),
+    )
 
 
 async def _serve_standard_input() -> None:

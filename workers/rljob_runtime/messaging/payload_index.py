@@ -19,8 +19,10 @@ _OWNER_HEADER = "Rljob-Trajectory"
 _ATTEMPT_HEADER = "Rljob-Attempt"
 _ENGINE_HEADER = "Rljob-Engine"
 
-PAYLOAD, CHUNK, ABSENT, DRAINED = "payload", "chunk", "absent", "drained"
-"""First tokens of the suffixes of messages: a payload's last, its others; an engine's answer, and its last word."""
+PAYLOAD, CHUNK, ABSENT, DRAINED, GROUP = "payload", "chunk", "absent", "drained", "group"
+"""First tokens of the suffixes of messages: a payload's last, its others; an engine's answer, and its last word; a
+group that is to be scored.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +86,10 @@ class PayloadIndex:
     def __init__(self) -> None:
         self._members: dict[int, tuple[PayloadSummary, ...]] = {}
         self._chunks: dict[str, dict[int, int]] = {}
-        """Of each trajectory, the attempt of every chunk, by the chunk's sequence."""
+        """Of each trajectory, the attempt of every chunk, and of every request to score it with others, by sequence."""
 
     def add(self, message: Message) -> list[StreamItem]:
-        """Add the next message; returns what it says, which for a chunk is nothing.
+        """Add the next message; returns what it says, which for a chunk or a group is nothing.
 
         Raises:
             CorruptPayload: the header of a payload does not decode.
@@ -106,7 +108,7 @@ class PayloadIndex:
         owner = message.headers.get(_OWNER_HEADER, "")[:LONGEST_NAME]
         number = message.headers.get(_ATTEMPT_HEADER, "")
         attempt = int(number) if number.isdecimal() and len(number) < 16 else 0
-        if kind == CHUNK:
+        if kind in {CHUNK, GROUP}:
             self._chunks.setdefault(owner, {})[message.sequence] = attempt
             return []
         return [Absence(owner, attempt, engine, message.sequence)]

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import xxhash
+from pydantic import ValidationError
 
 from rljob_core.errors import CorruptPayload
+from rljob_core.messages import SCORE_GROUP, ScoreGroup
 from rljob_core.messages.limits import (
     MESSAGE_BYTES,
     MESSAGE_TRAJECTORIES,
@@ -28,6 +30,7 @@ from rljob_runtime.messaging.payload_index import (
     ABSENT,
     CHUNK,
     DRAINED,
+    GROUP,
     PAYLOAD,
     SUMMARY_HEADER,
     PayloadIndex,
@@ -36,7 +39,7 @@ from rljob_runtime.messaging.payload_index import (
     owner_headers,
 )
 from rljob_runtime.messaging.refusal_log import Refusals
-from rljob_runtime.messaging.summaries import PayloadSummary, decode_summaries, encode_summaries, summarize
+from rljob_runtime.messaging.summaries import decode_summaries, encode_summaries, summarize
 from rljob_runtime.messaging.wire import Packed
 
 #: Bytes of payloads that one fetch puts together; what was fetched besides is the next fetch's.
@@ -60,14 +63,14 @@ class TrajectoryDelivery:
         trajectories: in the message; empty if its payload does not decode.
         digests: of the trajectories.
         delivery: acknowledges the message.
-        lost: summaries of the trajectories in a payload that does not decode.
+        lost: trajectory, attempt and digest of the payloads that do not decode, or are gone.
         size: bytes of the payload, its chunks included.
     """
 
     trajectories: tuple[Trajectory, ...]
     digests: tuple[str, ...]
     delivery: Delivery
-    lost: tuple[PayloadSummary, ...] = ()
+    lost: tuple[tuple[str, int, str], ...] = ()
     size: int = 0
 
     async def ack(self) -> None:
@@ -140,6 +143,18 @@ class TrajectoryStore:
         """
         await self._store.publish(Channel.TRAJECTORIES, DRAINED, b"", headers=engine_headers(engine))
 
+    async def put_group(self, group: ScoreGroup) -> None:
+        """Store the request to score a group, which a queue over groups delivers; it is deleted with its first answer.
+
+        Raises:
+            StoreFull: the stream is at its limit.
+            StoreUnavailable: the server cannot be reached.
+        """
+        first = group.members[0]
+        headers = owner_headers(first.trajectory, first.attempt)
+        data = SCORE_GROUP.dump_json(group)
+        await self._store.publish(Channel.TRAJECTORIES, GROUP, data, headers=headers)
+
     async def summaries(self, start: int = 1) -> AsyncIterator[list[StreamItem]]:
         """Summaries from sequence `start` on, in order and without end; only headers are read.
 
@@ -153,7 +168,7 @@ class TrajectoryStore:
         try:
             return self._index.add(message)
         except CorruptPayload as error:
-            self._refuse(message, error)
+            self.refuse(message, str(error))
             return []
 
     async def get(self, locations: Sequence[Location]) -> list[Trajectory | None]:
@@ -180,6 +195,15 @@ class TrajectoryStore:
             Channel.TRAJECTORIES, PAYLOAD, name=name, ack_wait=ack_wait, max_pending=max_pending
         )
         return TrajectoryQueue(self, queue)
+
+    async def group_queue(
+        self, name: str, *, ack_wait: float = 30.0, max_pending: int = 1000
+    ) -> TrajectoryGroupQueue:
+        """The durable queue `name` over all requests to score a group, shared by its readers."""
+        queue = await self._store.queue(
+            Channel.TRAJECTORIES, GROUP, name=name, ack_wait=ack_wait, max_pending=max_pending
+        )
+        return TrajectoryGroupQueue(self, queue)
 
     async def delete(self, sequences: Sequence[int]) -> None:
         """Delete messages whose trajectories are no longer needed, with their chunks.
@@ -240,11 +264,12 @@ class TrajectoryStore:
             )
             return wire.decode_verified(payload.data), len(payload.data)
         except CorruptPayload as error:
-            self._refuse(message, error)
+            self.refuse(message, str(error))
             return None
 
-    def _refuse(self, message: Message, error: CorruptPayload) -> None:
-        self._refusals.add(f"{Channel.TRAJECTORIES}.{message.suffix}", message.data, str(error))
+    def refuse(self, message: Message, why: str) -> None:
+        """Count a message as a dead letter."""
+        self._refusals.add(f"{Channel.TRAJECTORIES}.{message.suffix}", message.data, why)
 
 
 class TrajectoryQueue:
@@ -260,8 +285,8 @@ class TrajectoryQueue:
     ) -> list[TrajectoryDelivery]:
         """At least one message of trajectories as soon as there is one; none after `timeout` seconds.
 
-        A message that does not decode is counted as a dead letter; if its header does not decode either, it is
-        acknowledged and not returned.
+        A message that does not decode is counted as a dead letter; if nothing says which trajectories it is about, it
+        is acknowledged and not returned.
         """
         if not self._fetched:
             self._fetched += await self._queue.fetch(messages=messages, max_bytes=max_bytes, timeout=timeout)
@@ -269,17 +294,57 @@ class TrajectoryQueue:
         size = 0
         while self._fetched and len(fetched) < messages and size < _FETCH_BYTES:
             delivery = self._fetched.popleft()
-            found = await self._store.read(delivery.message)
-            if found is None:
-                try:
-                    lost = decode_summaries(delivery.message.headers.get(SUMMARY_HEADER, ""))
-                except CorruptPayload:
-                    await delivery.ack()
-                else:
-                    fetched.append(TrajectoryDelivery((), (), delivery, tuple(lost)))
+            try:
+                found = await self._read(delivery)
+            except CorruptPayload:
+                await delivery.ack()
                 continue
-            payloads, payload_bytes = found
-            size += payload_bytes
-            trajectories, digests = zip(*payloads, strict=True) if payloads else ((), ())
-            fetched.append(TrajectoryDelivery(trajectories, digests, delivery, size=payload_bytes))
+            fetched.append(found)
+            size += found.size
         return fetched
+
+    async def _read(self, delivery: Delivery) -> TrajectoryDelivery:
+        """What a message holds.
+
+        Raises:
+            CorruptPayload: nothing says which trajectories it is about.
+        """
+        found = await self._store.read(delivery.message)
+        if found is None:
+            lost = decode_summaries(delivery.message.headers.get(SUMMARY_HEADER, ""))
+            names = tuple((one.trajectory, one.attempt, one.digest) for one in lost)
+            return TrajectoryDelivery((), (), delivery, names)
+        payloads, size = found
+        return _delivery(payloads, delivery, size=size)
+
+
+class TrajectoryGroupQueue(TrajectoryQueue):
+    """A durable queue of requests to score a group, each delivered with the answers that it names."""
+
+    async def _read(self, delivery: Delivery) -> TrajectoryDelivery:
+        try:
+            members = SCORE_GROUP.validate_json(delivery.message.data).members
+        except ValidationError as error:  # a stranger has written it
+            words = f"no group to score: {error.errors()[0]['msg']}"
+            self._store.refuse(delivery.message, words)
+            raise CorruptPayload(words) from error
+        found = await self._store.get([Location(m.sequence, m.index, m.digest) for m in members])
+        stored, lost = list[tuple[Trajectory, str]](), list[tuple[str, int, str]]()
+        for member, trajectory in zip(members, found, strict=True):
+            if trajectory is None:
+                lost.append((member.trajectory, member.attempt, member.digest))
+            else:
+                stored.append((trajectory, member.digest))
+        size = sum(segment.tokens.nbytes for one, _ in stored for segment in one.segments)
+        return _delivery(stored, delivery, lost=tuple(lost), size=size)
+
+
+def _delivery(
+    payloads: Sequence[tuple[Trajectory, str]],
+    delivery: Delivery,
+    *,
+    lost: tuple[tuple[str, int, str], ...] = (),
+    size: int,
+) -> TrajectoryDelivery:
+    trajectories, digests = zip(*payloads, strict=True) if payloads else ((), ())
+    return TrajectoryDelivery(trajectories, digests, delivery, lost, size)

@@ -1,4 +1,4 @@
-"""Where a server runs that a worker talks to over a Unix socket, and how the two begin.
+"""Where a server runs that a worker talks to over a Unix socket, and how the two begin, go on and end.
 
 A server greets first, with its name and the version of its messages. Its standard input is the socket where a worker
 has started it as a child (`ServerChild`).
@@ -9,19 +9,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
+import pickle
 import socket
 import tempfile
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
+from rljob_core.errors import RLJobError
 from rljob_core.words import error_in_words
-from rljob_runtime.process.frames import ServerConnection, read_frame
+from rljob_runtime.process.frames import ServerConnection, frame, read_frame
 
 START_SECONDS = 120.0
 """In which a server must greet, while its process starts Python."""
 _LARGEST_GREETING = 64
 _LONGEST_FOLDER = 75
 """Bytes of the folder in which `multiprocessing` gives a fork server's socket a name that fits into 107."""
+
+
+log = logging.getLogger(__name__)
 
 
 class WorkerGone(Exception):
@@ -60,6 +67,63 @@ def lack_in_words(error: OSError) -> str:
     }
     remedy = remedies.get(error.errno or 0)
     return f"it cannot start its processes: {error_in_words(error)}" + (f": {remedy}" if remedy else "")
+
+
+class Served(Protocol):
+    """What a server has started for one connection."""
+
+    async def answer(self, request: Any) -> None:
+        """Do what a request of the worker says, and reply."""
+
+    async def close(self) -> None:
+        """End what was started."""
+
+
+async def serve_worker(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    *,
+    greeting: bytes,
+    largest: int,
+    start: Callable[[Any], Awaitable[tuple[bytes, Served | None]]],
+    unable: Callable[[str], bytes],
+) -> None:
+    """Do what one connection asks for, until its other end closes it.
+
+    Args:
+        reader, writer: of the connection.
+        greeting: the first frame.
+        largest: bytes of a request.
+        start: of the worker's setup, the reply and what was started; None if nothing was.
+        unable: the reply that this machine lacks something, in those words.
+    """
+    served: Served | None = None
+    try:
+        writer.write(frame(greeting))
+        setup = pickle.loads(await received(reader, largest))  # noqa: S301  the worker's
+        try:
+            reply, served = await start(setup)
+        except OSError as error:
+            words = lack_in_words(error)
+            log.error("%s", words)  # noqa: TRY400  it says all
+            reply = unable(words)
+        writer.write(frame(reply))
+        if served is None:
+            return
+        async with asyncio.TaskGroup() as requests:
+            while True:
+                request = pickle.loads(await received(reader, largest))  # noqa: S301  the worker's
+                requests.create_task(served.answer(request))
+    except* WorkerGone:
+        pass  # or it only asked whether this server lives
+    except* (RLJobError, OSError) as failures:
+        log.error("%s", error_in_words(failures))  # noqa: TRY400  it says all
+    finally:
+        if served is not None:
+            await served.close()
+        with contextlib.suppress(OSError):
+            writer.close()
+            await writer.wait_closed()
 
 
 class ServerPlace(Protocol):

@@ -36,6 +36,7 @@ class JobItems:
             training=training,
             held_out=tuple(setup for _, setup in held_out),
             network=reward.network,
+            per_group=tuple(reward.per_group),
             workers=workers,
         )
 

@@ -8,8 +8,8 @@ the worker sends, and the worker checks what the server sends as it would check 
 | server | a greeting, `GREETING` | 64 |
 | worker | `ScoringSetup`, pickled | 64 MiB |
 | server | `SetupReply`, as JSON | 16 KiB |
-| worker | number and `ScoringJob`, pickled: any number of these frames, in any order | 64 MiB |
-| server | `ScoringReply`, as JSON: one for each job, in any order | 16 KiB |
+| worker | number and `ScoringJob` or `GroupJob`, pickled: any number of these frames, in any order | 64 MiB |
+| server | `ScoringReply`, as JSON: one for each job, in any order | 512 KiB |
 
 Frames are those of `rljob_runtime.process.frames`.
 """
@@ -27,7 +27,7 @@ from rljob_core.spec import DataSpec
 from rljob_core.trajectory import FinishReason
 
 GREETING = b"rljob-scoring-2"
-LARGEST_REPLY, LARGEST_REQUEST = 16 << 10, 64 << 20
+LARGEST_REPLY, LARGEST_REQUEST = 512 << 10, 64 << 20
 
 LONGEST_EXPECTED = 600
 _LONGEST_ERROR, _LONGEST_MESSAGE = 600, 4000
@@ -58,6 +58,7 @@ class ScoringSetup:
 
     Attributes:
         functions: `spec.reward.functions`.
+        per_group: those of them that score a whole group.
         timeout_seconds: `spec.reward.timeoutSeconds`.
         training: items of the training's answers.
         held_out: items of the answers to each held-out set.
@@ -71,6 +72,7 @@ class ScoringSetup:
     held_out: tuple[ItemsSetup, ...]
     network: bool = False
     workers: int | None = None
+    per_group: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,23 @@ class ScoringJob:
     finish: FinishReason = FinishReason.STOP
 
 
+@dataclass(frozen=True, slots=True)
+class GroupJob:
+    """A whole group to score: answers to one prompt, for the functions that score them in one call.
+
+    Attributes:
+        prompt, held_out, item: as of a `ScoringJob`.
+        completions: the responses as text.
+        finishes: why each ended.
+    """
+
+    prompt: int
+    held_out: bool
+    completions: tuple[str, ...]
+    finishes: tuple[FinishReason, ...]
+    item: dict[str, Any] | None = None
+
+
 # ------------------------------------------------------------------------------------------------ from the server
 
 
@@ -108,16 +127,31 @@ class ScoringOutcome:
     failure: Failure | None = None
     expected: str = ""
 
-    @classmethod
-    def failed(cls, reason: Reason, detail: str) -> ScoringOutcome:
-        """That of an answer without a score."""
-        return cls(failure=Failure(reason, detail))
-
 
 def _of_functions(reason: Reason | None) -> Reason | None:
     if reason is not None and (reason not in OF_REWARDS or reason is Reason.REWARD_INVALID):
         raise ValueError("no reason for which functions fail")
     return reason
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What the functions say of one job: a number for each answer, function by function; or the failure.
+
+    The functions are those that score such a job: all of `spec.reward.perGroup` for a group, the others for an answer.
+
+    Attributes:
+        expected: as in `ScoringOutcome`.
+    """
+
+    scores: tuple[float, ...] = ()
+    failure: Failure | None = None
+    expected: str = ""
+
+    @classmethod
+    def failed(cls, reason: Reason, detail: str) -> Scores:
+        """Those of a job that has none."""
+        return cls(failure=Failure(reason, detail))
 
 
 SetupState = Literal["ready", "refused", "failed", "unable"]
@@ -147,7 +181,7 @@ class ScoringReply:
 
     Attributes:
         number: the job's.
-        scores: one for each function, in their order; empty if the functions have failed.
+        scores: as in `Scores`; empty if the functions have failed.
         reason, detail: why they have; empty otherwise.
         expected: as in `ScoringOutcome`.
     """
@@ -169,11 +203,11 @@ def setup_reply(state: SetupState, path: str = "", message: str = "") -> bytes:
     return SETUP_REPLY.dump_json(reply)
 
 
-def scoring_reply(number: int, outcome: ScoringOutcome) -> bytes:
-    """An outcome as JSON, its texts cut to what the worker reads."""
-    expected = _readable(outcome.expected, LONGEST_EXPECTED)
-    if (failure := outcome.failure) is None:
-        reply = ScoringReply(number, tuple(outcome.parts.values()), expected=expected)
+def scoring_reply(number: int, scored: Scores) -> bytes:
+    """Scores as JSON, its texts cut to what the worker reads."""
+    expected = _readable(scored.expected, LONGEST_EXPECTED)
+    if (failure := scored.failure) is None:
+        reply = ScoringReply(number, scored.scores, expected=expected)
     else:
         detail = _readable(failure.detail, _LONGEST_ERROR)
         reply = ScoringReply(number, (), failure.reason, detail, expected)

@@ -31,7 +31,7 @@ from rljob_core.words import KILLED
 from rljob_runtime.process import child_processes
 from rljob_runtime.rewards import pool_process
 from rljob_runtime.rewards import process as reward_worker
-from rljob_runtime.rewards.messages import ScoringJob, ScoringOutcome, ScoringSetup
+from rljob_runtime.rewards.messages import GroupJob, Scores, ScoringJob, ScoringSetup
 from rljob_runtime.rewards.process import CallInProgress
 from rljob_runtime.rewards.trial import FIELD, LOAD_SECONDS, load_on_trial, names_user_code, took_too_long
 
@@ -52,8 +52,8 @@ _MAX_BREAKS = 5
 
 @dataclass(slots=True)
 class _WaitingAnswer:
-    job: ScoringJob
-    outcome: asyncio.Future[ScoringOutcome]
+    job: ScoringJob | GroupJob
+    outcome: asyncio.Future[Scores]
     crashes: int = 0
 
 
@@ -165,8 +165,8 @@ class RewardPool:
         if trial.error is not None and (trial.code != KILLED or self._breaks >= _MAX_BREAKS):
             raise trial.error
 
-    async def score(self, job: ScoringJob) -> ScoringOutcome:
-        """The outcome of one answer; errors of the functions are outcomes too.
+    async def score(self, job: ScoringJob | GroupJob) -> Scores:
+        """The scores of one answer, or of one group; errors of the functions are outcomes too.
 
         Raises:
             RewardFailed: no process of the pool stays alive.
@@ -201,7 +201,7 @@ class RewardPool:
             done, _ = await asyncio.wait([scored], timeout=self._untaken)
             if not done and not future.running():
                 raise BrokenProcessPool(f"no process took an answer for {self._untaken:.0f} s")
-            outcomes: list[ScoringOutcome] = await scored
+            outcomes: list[Scores] = await scored
         except ProcessExpired as error:
             self._died(slot, chunk, error.exitcode)
         except TimeoutError:
@@ -263,7 +263,7 @@ class RewardPool:
 
     def _fail(self, chunk: list[_WaitingAnswer], position: int, reason: Reason, detail: str) -> None:
         """One answer of a chunk fails; the others return to the queue."""
-        _settle(chunk[position], ScoringOutcome.failed(reason, detail))
+        _settle(chunk[position], Scores.failed(reason, detail))
         self._queue.put_back(chunk[:position] + chunk[position + 1 :])
 
     async def _replace(self, broken: ProcessPool, error: Exception) -> None:
@@ -294,7 +294,7 @@ class RewardPool:
         )
 
 
-def _settle(entry: _WaitingAnswer, outcome: ScoringOutcome) -> None:
+def _settle(entry: _WaitingAnswer, outcome: Scores) -> None:
     if not entry.outcome.done():  # its caller may have given up
         entry.outcome.set_result(outcome)
 

@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,18 +22,21 @@ from rljob_runtime.data.prompts import ItemSource, open_items
 from rljob_runtime.process.lifeline import die_with_parent
 from rljob_runtime.rewards.messages import (
     LONGEST_EXPECTED,
+    GroupJob,
     ItemsSetup,
+    Scores,
     ScoringJob,
-    ScoringOutcome,
     ScoringSetup,
 )
 from rljob_runtime.rewards.registry import (
     REWARDS,
     NamedReward,
+    given,
+    given_group,
     number_of,
+    numbers_of,
     raised_in_words,
     resolve,
-    score,
     value_of,
 )
 
@@ -85,6 +88,7 @@ class _SentItems:
 class _ItemsWithRewards:
     items: ItemSource
     functions: list[NamedReward] = field(default_factory=list)
+    per_group: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +116,7 @@ def load(
     global _loaded  # noqa: PLW0603  one process of the pool, one job
     die_with_parent()
     try:
-        training, *held_out = (
-            _data(items, setup.functions, loading) for items in (setup.training, *setup.held_out)
-        )
+        training, *held_out = (_data(setup, items, loading) for items in (setup.training, *setup.held_out))
     except SpecError as error:
         _loaded = error
         return
@@ -122,13 +124,15 @@ def load(
 
 
 def _data(
-    setup: ItemsSetup, functions: Sequence[str], loading: Callable[[str], None] | None
+    setup: ScoringSetup, described: ItemsSetup, loading: Callable[[str], None] | None
 ) -> _ItemsWithRewards:
-    if setup.generated is not None:
-        items: ItemSource = open_items(setup.generated, setup.path)
+    if described.generated is not None:
+        items: ItemSource = open_items(described.generated, described.path)
     else:
-        items = _SentItems(setup.first or {})
-    return _ItemsWithRewards(items, resolve(functions, _ItemsWithRewards(items), loading=loading))
+        items = _SentItems(described.first or {})
+    source = _ItemsWithRewards(items)
+    functions = resolve(setup.functions, source, per_group=setup.per_group, loading=loading)
+    return _ItemsWithRewards(items, functions, frozenset(setup.per_group))
 
 
 def check() -> tuple[str, str] | None:
@@ -138,6 +142,8 @@ def check() -> tuple[str, str] | None:
 
 def try_out(calling: Callable[[str], None]) -> Iterator[tuple[str, RewardFailed, bool]]:
     """Call each function of the user's once, on a made-up answer: the right one, if the first item has one.
+
+    One that scores groups gets two answers, this one and another.
 
     Args:
         calling: called with the name of each function before it is called.
@@ -154,23 +160,28 @@ def try_out(calling: Callable[[str], None]) -> Iterator[tuple[str, RewardFailed,
         if REWARDS.built_in(name) is not None:
             continue
         calling(name)
+        group = (completion, MADE_UP) if name in _loaded.training.per_group else ()
+        arguments = given_group(group, dict(item), ["stop"] * 2) if group else given(completion, dict(item))
         try:
-            value = value_of(name, function, completion, dict(item))
+            value = value_of(name, function, arguments)
         except RewardFailed as error:
             yield name, error, False
             continue
         try:
-            number_of(name, value)
+            if group:
+                numbers_of(name, value, len(group))
+            else:
+                number_of(name, value)
         except RewardFailed as error:
             yield name, error, True
 
 
-def score_chunk(slot: int, jobs: Sequence[ScoringJob]) -> list[ScoringOutcome]:
-    """Outcomes of the first jobs: at least one, and no new one is begun after `SLICE` seconds."""
+def score_chunk(slot: int, jobs: Sequence[ScoringJob | GroupJob]) -> list[Scores]:
+    """Scores of the first jobs: at least one, and no new one is begun after `SLICE` seconds."""
     if not isinstance(_loaded, _Loaded):
         raise RewardFailed(f"the worker has nothing to score with: {_loaded}")
     begin = time.monotonic()
-    outcomes = list[ScoringOutcome]()
+    outcomes = list[Scores]()
     call = _loaded.calls[slot]
     call.process = os.getpid()
     for position, job in enumerate(jobs):
@@ -181,7 +192,7 @@ def score_chunk(slot: int, jobs: Sequence[ScoringJob]) -> list[ScoringOutcome]:
     return outcomes
 
 
-def _score(loaded: _Loaded, job: ScoringJob, call: CallInProgress) -> ScoringOutcome:
+def _score(loaded: _Loaded, job: ScoringJob | GroupJob, call: CallInProgress) -> Scores:
     try:
         data, index = loaded.training, job.prompt
         if job.held_out:
@@ -192,36 +203,44 @@ def _score(loaded: _Loaded, job: ScoringJob, call: CallInProgress) -> ScoringOut
         expected = "" if answer is None else str(answer)[:LONGEST_EXPECTED]  # before a function can change it
     except Exception as error:  # the data's own code may raise anything
         _show(f"item {job.prompt}", error)
-        return ScoringOutcome.failed(Reason.REWARD_RAISED, f"item {job.prompt}: {error_in_words(error)}")
+        return Scores.failed(Reason.REWARD_RAISED, f"item {job.prompt}: {error_in_words(error)}")
     return replace(_score_item(data, job, item, call), expected=expected)
 
 
 def _score_item(
-    data: _ItemsWithRewards, job: ScoringJob, item: dict[str, Any], call: CallInProgress
-) -> ScoringOutcome:
-    parts = dict[str, float]()
+    data: _ItemsWithRewards, job: ScoringJob | GroupJob, item: dict[str, Any], call: CallInProgress
+) -> Scores:
+    scores = list[float]()
     for position, (name, function) in enumerate(data.functions):
+        if (name in data.per_group) != isinstance(job, GroupJob):
+            continue
         call.function, call.began = position, time.monotonic()
         try:
-            parts[name] = score(
-                name, function, completion=job.completion, item=item, finish_reason=job.finish.value
-            )
+            scores += _called(name, function, job, item)
         except RewardOutOfRange as error:
-            return ScoringOutcome.failed(Reason.REWARD_OUT_OF_RANGE, str(error))
+            return Scores.failed(Reason.REWARD_OUT_OF_RANGE, str(error))
         except RewardFailed as error:
             if error.__cause__ is not None:
                 _show(f"{name}, item {job.prompt}", error.__cause__)
-            return ScoringOutcome.failed(Reason.REWARD_RAISED, str(error))
+            return Scores.failed(Reason.REWARD_RAISED, str(error))
         except KeyboardInterrupt as error:  # the function's own: this process ignores SIGINT
             _show(f"{name}, item {job.prompt}", error)
-            return ScoringOutcome.failed(
-                Reason.REWARD_RAISED, f"{name} raised {raised_in_words(function, error)}"
-            )
+            return Scores.failed(Reason.REWARD_RAISED, f"{name} raised {raised_in_words(function, error)}")
         finally:
             if os.getpid() != call.process:  # a child that the function forked: only its parent answers
                 os._exit(0)
             call.began = 0.0
-    return ScoringOutcome(sum(parts.values()), parts)
+    return Scores(tuple(scores))
+
+
+def _called(
+    name: str, function: Callable[..., Any], job: ScoringJob | GroupJob, item: Mapping[str, Any]
+) -> list[float]:
+    """One function's scores of a job: of its answer, or of each answer of its group."""
+    if isinstance(job, GroupJob):
+        arguments = given_group(job.completions, item, [finish.value for finish in job.finishes])
+        return numbers_of(name, value_of(name, function, arguments), len(job.completions))
+    return [number_of(name, value_of(name, function, given(job.completion, item, job.finish.value)))]
 
 
 def _show(what: str, error: BaseException) -> None:

@@ -24,13 +24,14 @@ from typing import Any, Protocol
 
 from rljob_core.errors import RewardFailed, RewardOutOfRange, SpecError
 from rljob_core.ports import LARGEST_SCORE, Reward
-from rljob_core.ports.reward import ARGUMENTS
+from rljob_core.ports.reward import ARGUMENTS, GROUP_ARGUMENTS, GroupReward
 from rljob_core.spec.data import FIELDS_OF_REWARDS
 from rljob_core.words import error_in_words, place_in_words
 from rljob_runtime.data.prompts import ItemSource
 from rljob_runtime.plugins import Registry, imported
 
-NamedReward = tuple[str, Reward]
+AnyReward = Reward | GroupReward
+NamedReward = tuple[str, AnyReward]
 
 
 class Data(Protocol):
@@ -41,7 +42,6 @@ class Data(Protocol):
         """The items."""
 
 
-_MUST_TAKE = f"it must take the keyword arguments completion and item, or those that it needs of {', '.join(ARGUMENTS)}"
 ERROR_CHARACTERS = 400
 """Length to which the text of an error is cut where it enters, so that the whole of a failure's detail is kept."""
 
@@ -52,18 +52,23 @@ def exact_match(*, completion: str, item: Mapping[str, Any]) -> float:
 
 
 def resolve(
-    functions: Sequence[str], source: Data, *, loading: Callable[[str], None] | None = None
+    functions: Sequence[str],
+    source: Data,
+    *,
+    per_group: Sequence[str] = (),
+    loading: Callable[[str], None] | None = None,
 ) -> list[NamedReward]:
     """The reward functions that `spec.reward.functions` names, for items of `source`.
 
     Args:
         functions: the names.
         source: what is scored.
+        per_group: those of them that score a whole group.
         loading: called with each name before what it names is loaded.
 
     Raises:
-        SpecError: a name is unknown, offered or given twice, does not load, cannot be called with `ARGUMENTS`, or needs
-            what the data has not.
+        SpecError: a name is unknown, offered or given twice, does not load, cannot be called with `ARGUMENTS` (or
+            `GROUP_ARGUMENTS`), or needs what the data has not.
     """
     resolved = list[NamedReward]()
     for position, name in enumerate(functions):
@@ -73,14 +78,20 @@ def resolve(
         if loading is not None:
             loading(name)
         if ":" in name:
-            resolved.append((name, imported(name, "function", _callable, field=path)))
+            accepted: Callable[[Any], AnyReward] = _group_callable if name in per_group else _callable
+            resolved.append((name, imported(name, "function", accepted, field=path)))
         else:
             resolved.append((name, REWARDS.find(name, field=path)(source, path)))
     return resolved
 
 
 def score(
-    name: str, function: Reward, *, completion: str, item: Mapping[str, Any], finish_reason: str = "stop"
+    name: str,
+    function: Callable[..., Any],
+    *,
+    completion: str,
+    item: Mapping[str, Any],
+    finish_reason: str = "stop",
 ) -> float:
     """One function's score.
 
@@ -89,23 +100,32 @@ def score(
         RewardOutOfRange: the number is not finite, or larger than `LARGEST_SCORE`.
         KeyboardInterrupt: somebody interrupts this process, or the function says so.
     """
-    return number_of(name, value_of(name, function, completion, item, finish_reason))
+    return number_of(name, value_of(name, function, given(completion, item, finish_reason)))
 
 
-def value_of(
-    name: str, function: Reward, completion: str, item: Mapping[str, Any], finish_reason: str = "stop"
-) -> Any:
-    """What one function returns; of an `async def`, what its coroutine does.
+def given(completion: str, item: Mapping[str, Any], finish_reason: str = "stop") -> dict[str, Any]:
+    """`ARGUMENTS` of one answer."""
+    return dict(zip(ARGUMENTS, (completion, item, finish_reason, finish_reason == "length"), strict=True))
+
+
+def given_group(
+    completions: Sequence[str], item: Mapping[str, Any], finish_reasons: Sequence[str]
+) -> dict[str, Any]:
+    """`GROUP_ARGUMENTS` of a group."""
+    truncated = [reason == "length" for reason in finish_reasons]
+    return dict(zip(GROUP_ARGUMENTS, (list(completions), item, list(finish_reasons), truncated), strict=True))
+
+
+def value_of(name: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """What one function returns for those of the arguments that it takes; of an `async def`, what its coroutine does.
 
     Raises:
         RewardFailed: it raised anything (also `SystemExit`).
         KeyboardInterrupt: somebody interrupts this process, or the function says so.
     """
-    given = dict(zip(ARGUMENTS, (completion, item, finish_reason, finish_reason == "length"), strict=True))
-    called: Callable[..., Any] = function
-    taken = {argument: given[argument] for argument in _taken(called)}
+    taken = {argument: arguments[argument] for argument in _taken(function, tuple(arguments))}
     try:
-        value = called(**taken)
+        value = function(**taken)
         return _finished(value) if inspect.isawaitable(value) else value
     except KeyboardInterrupt:
         raise
@@ -139,13 +159,40 @@ def number_of(name: str, value: Any) -> float:
     return number
 
 
-def _taken(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The `ARGUMENTS` that a function takes."""
+def numbers_of(name: str, value: Any, answers: int) -> list[float]:
+    """What a function has returned for a group, as its scores: a list, tuple, or array of one dimension.
+
+    Raises:
+        RewardFailed: it is not one number for each answer.
+        RewardOutOfRange: one of the numbers is not finite, or larger than `LARGEST_SCORE`.
+    """
+    try:
+        if getattr(value, "shape", None):  # an array of NumPy, torch or JAX
+            value = value.tolist()
+    except Exception as error:
+        raise RewardFailed(
+            f"{name} returned an array that cannot be read: {error_in_words(error)}"
+        ) from error
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
+        raise RewardFailed(
+            f"{name} returned {type(value).__name__}; a function of spec.reward.perGroup returns a list with a "
+            "score for each of completions"
+        )
+    if len(value) != answers:
+        raise RewardFailed(
+            f"{name} returned {len(value)} scores for {answers} answers: return one for each of completions, in "
+            "their order"
+        )
+    return [number_of(f"{name}, for completions[{index}],", one) for index, one in enumerate(value)]
+
+
+def _taken(function: Callable[..., Any], arguments: tuple[str, ...] = ARGUMENTS) -> tuple[str, ...]:
+    """Those of the arguments that a function takes."""
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return ARGUMENTS
+        return arguments
     names = {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL}
-    return tuple(argument for argument in ARGUMENTS if argument in names)
+    return tuple(argument for argument in arguments if argument in names)
 
 
 def _finished(value: Awaitable[Any]) -> Any:
@@ -162,7 +209,7 @@ def _finished(value: Awaitable[Any]) -> Any:
 _thread = threading.local()
 
 
-def raised_in_words(function: Reward, error: BaseException) -> str:
+def raised_in_words(function: Callable[..., Any], error: BaseException) -> str:
     """An error that a function raised, and where in the function's file."""
     words = error_in_words(error)[:ERROR_CHARACTERS]
     code = getattr(inspect.unwrap(function), "__code__", None)
@@ -249,16 +296,41 @@ def _callable(made: Any) -> Reward:
     Raises:
         TypeError: it cannot be called with `ARGUMENTS`.
     """
+    hint = "; it takes a whole group: name it in spec.reward.perGroup, too"
+    reward: Reward = _called_with(ARGUMENTS, made, hint=hint if _takes(made, "completions") else "")
+    return reward
+
+
+def _group_callable(made: Any) -> GroupReward:
+    """It, as a reward of whole groups.
+
+    Raises:
+        TypeError: it cannot be called with `GROUP_ARGUMENTS`.
+    """
+    hint = "; it takes a single answer: take it out of spec.reward.perGroup"
+    reward: GroupReward = _called_with(GROUP_ARGUMENTS, made, hint=hint if _takes(made, "completion") else "")
+    if not _takes(made, "completions"):
+        raise TypeError("a function of spec.reward.perGroup must take the keyword argument completions")
+    return reward
+
+
+def _called_with(arguments: tuple[str, ...], made: Any, *, hint: str) -> Any:
+    """What is made, if it can be called with those of the arguments that it takes, at least one."""
     if not callable(made):
         raise TypeError(f"it is not a function, but {type(made).__name__}")
-    reward: Reward = made
+    named = ", ".join(arguments)
+    must = f"it must take the keyword arguments {arguments[0]} and item, or those that it needs of {named}"
     try:
-        inspect.signature(made).bind(**dict.fromkeys(_taken(made)))
+        inspect.signature(made).bind(**dict.fromkeys(_taken(made, arguments)))
     except (TypeError, ValueError) as error:  # the latter of what is written in C
-        hint = (
-            "; it is called with one answer, never with a list of them" if "completions" in str(error) else ""
-        )
-        raise TypeError(f"{_MUST_TAKE}: {error}{hint}") from error
-    if not _taken(made):
-        raise TypeError(f"{_MUST_TAKE}: it takes none of them")
-    return reward
+        raise TypeError(f"{must}: {error}{hint}") from error
+    if not _taken(made, arguments):
+        raise TypeError(f"{must}: it takes none of them{hint}")
+    return made
+
+
+def _takes(made: Any, argument: str) -> bool:
+    try:
+        return argument in _taken(made, (argument,))
+    except (TypeError, ValueError):
+        return False

@@ -13,13 +13,14 @@ import contextlib
 import itertools
 import logging
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import ResourceMissing, RewardFailed
-from rljob_core.failures import Reason
+from rljob_core.failures import Failure, Reason
 from rljob_core.words import error_in_words
 from rljob_runtime.process.frames import ServerConnection, closed, frame, pickled, read_frame
 from rljob_runtime.process.server_place import ServerPlace
@@ -28,6 +29,8 @@ from rljob_runtime.rewards.messages import (
     LARGEST_REPLY,
     LARGEST_REQUEST,
     SCORING_REPLY,
+    GroupJob,
+    Scores,
     ScoringJob,
     ScoringOutcome,
     ScoringReply,
@@ -54,7 +57,9 @@ class _ServerLost(Exception):
 @dataclass(slots=True, eq=False)
 class _PendingScore:
     request: bytes
-    outcome: asyncio.Future[ScoringOutcome]
+    outcome: asyncio.Future[Scores]
+    expected: int
+    """How many scores it has."""
     alone: bool = False
 
 
@@ -73,7 +78,9 @@ class Scorer:
         self._config = config
         self._workers = workers
         self._place = place or scoring_place(config)
-        self._functions = config.spec.reward.called
+        called, self._per_group = config.spec.reward.called, config.spec.reward.per_group
+        self._functions = [name for name in called if name not in self._per_group]
+        self._calls = len(called)
         self._numbers = itertools.count()
         self._quarantined = deque[tuple[int, _PendingScore]]()
         self._waiting = deque[tuple[int, _PendingScore]]()
@@ -91,7 +98,7 @@ class Scorer:
             RewardFailed: no scoring server starts.
             ResourceMissing: there is no scoring server.
         """
-        if not self._functions:
+        if not self._calls:
             return
         self._items = await asyncio.to_thread(JobItems, self._config, workers=self._workers)
         self._servers = ServerStart(self._place, self._items.setup)
@@ -99,23 +106,72 @@ class Scorer:
         await asyncio.sleep(0)  # a task that is cancelled before it begins would leave the connection open
 
     async def score(self, job: ScoringJob) -> ScoringOutcome:
-        """The outcome of one answer; errors of the functions are outcomes too.
+        """The outcome of one answer, which functions that score groups get as a group of one.
+
+        Errors of the functions are outcomes too.
 
         Raises:
             RewardFailed: no server stays alive.
             ResourceMissing: the server's container is gone.
         """
+        if not self._per_group:
+            return await self._alone(job)
+        (outcome,) = await self.score_group([job])
+        assert outcome is not None  # noqa: S101  there is no other that could have failed
+        return outcome
+
+    async def score_group(self, jobs: Sequence[ScoringJob]) -> list[ScoringOutcome | None]:
+        """The outcomes of all answers to one prompt.
+
+        If answers fail by themselves, only these have an outcome: the others cannot be scored without them.
+
+        Raises:
+            RewardFailed: no server stays alive.
+            ResourceMissing: the server's container is gone.
+        """
+        found = await asyncio.gather(*map(self._alone, jobs))
+        if any(outcome.failure for outcome in found):
+            return [outcome if outcome.failure else None for outcome in found]
+        first = jobs[0]
+        group = GroupJob(
+            first.prompt,
+            first.held_out,
+            tuple(job.completion for job in jobs),
+            tuple(job.finish for job in jobs),
+        )
+        scored = await self._scored(group, self._per_group, len(jobs))
+        return [
+            ScoringOutcome(failure=scored.failure, expected=scored.expected)
+            if scored.failure is not None
+            else self._summed(
+                one.parts | dict(zip(self._per_group, scored.scores[index :: len(jobs)], strict=True)),
+                scored.expected,
+            )
+            for index, one in enumerate(found)
+        ]
+
+    async def _alone(self, job: ScoringJob) -> ScoringOutcome:
+        """What the functions say that score an answer without its siblings."""
         if not self._functions:
             return ScoringOutcome()
-        reward = self._config.spec.reward
-        outcome = await self._outcome(job)
-        timed_out = outcome.failure is not None and outcome.failure.reason is Reason.REWARD_TIMEOUT
-        if reward.timeout_score is None or not timed_out:
-            return outcome
-        parts = dict.fromkeys(self._functions, reward.timeout_score)
-        return ScoringOutcome(reward.total(parts), parts, expected=outcome.expected)
+        scored = await self._scored(job, self._functions, 1)
+        if scored.failure is not None:
+            return ScoringOutcome(failure=scored.failure, expected=scored.expected)
+        return self._summed(dict(zip(self._functions, scored.scores, strict=True)), scored.expected)
 
-    async def _outcome(self, job: ScoringJob) -> ScoringOutcome:
+    def _summed(self, parts: dict[str, float], expected: str) -> ScoringOutcome:
+        return ScoringOutcome(self._config.spec.reward.total(parts), parts, expected=expected)
+
+    async def _scored(self, job: ScoringJob | GroupJob, functions: Sequence[str], answers: int) -> Scores:
+        """The scores of a job, by those functions; after a time-out the job's own score for that, if it has one."""
+        reward, expected = self._config.spec.reward, len(functions) * answers
+        scored = await self._asked(job, expected)
+        timed_out = scored.failure is not None and scored.failure.reason is Reason.REWARD_TIMEOUT
+        if reward.timeout_score is None or not timed_out:
+            return scored
+        return Scores((reward.timeout_score,) * expected, expected=scored.expected)
+
+    async def _asked(self, job: ScoringJob | GroupJob, expected: int) -> Scores:
         if self._failure is not None:
             raise self._failure
         number = next(self._numbers)
@@ -123,14 +179,15 @@ class Scorer:
             item = self._items.item(job.prompt, held_out=job.held_out)
             request = pickled((number, replace(job, item=item)))
         except Exception as error:  # the data's own code may raise anything
-            return ScoringOutcome.failed(Reason.REWARD_RAISED, f"item {job.prompt}: {error_in_words(error)}")
+            return Scores.failed(Reason.REWARD_RAISED, f"item {job.prompt}: {error_in_words(error)}")
         if len(request) > LARGEST_REQUEST:
-            return ScoringOutcome.failed(
+            what = "answers" if isinstance(job, GroupJob) else "answer"
+            return Scores.failed(
                 Reason.REWARD_RAISED,
-                f"item {job.prompt} and its answer take {len(request)} bytes; at most "
+                f"item {job.prompt} and its {what} take {len(request)} bytes; at most "
                 f"{LARGEST_REQUEST} can be scored",
             )
-        answer = _PendingScore(frame(request), asyncio.get_running_loop().create_future())
+        answer = _PendingScore(frame(request), asyncio.get_running_loop().create_future(), expected)
         self._waiting.append((number, answer))
         self._wake.set()
         return await answer.outcome
@@ -215,7 +272,7 @@ class Scorer:
 
     @property
     def _longest_silence(self) -> float:
-        calls = len(self._functions) * self._config.spec.reward.timeout_seconds
+        calls = self._calls * self._config.spec.reward.timeout_seconds
         return calls + self._servers.at_least(_SILENCE)
 
     def _expect_progress(self) -> None:
@@ -227,16 +284,12 @@ class Scorer:
         answer = self._sent.get(reply.number)
         if answer is None:
             raise ValueError("an outcome of an answer that it does not have")
-        if reply.reason is not None:
-            outcome = replace(ScoringOutcome.failed(reply.reason, reply.detail), expected=reply.expected)
-        elif len(reply.scores) != len(self._functions):
-            raise ValueError(f"{len(reply.scores)} scores of {len(self._functions)} functions")
-        else:
-            parts = dict(zip(self._functions, reply.scores, strict=True))
-            outcome = ScoringOutcome(self._config.spec.reward.total(parts), parts, expected=reply.expected)
+        failure = None if reply.reason is None else Failure(reply.reason, reply.detail)
+        if failure is None and len(reply.scores) != answer.expected:
+            raise ValueError(f"{len(reply.scores)} scores, not {answer.expected}")
         del self._sent[reply.number]
         if not answer.outcome.done():  # its caller may have given up
-            answer.outcome.set_result(outcome)
+            answer.outcome.set_result(Scores(reply.scores, failure, reply.expected))
 
     def _quarantine(self, lost: _ServerLost) -> None:
         """Send again what a lost server had, one by one; an answer that was alone with it twice has failed."""
@@ -245,5 +298,5 @@ class Scorer:
                 answer.alone = True
                 self._quarantined.append((number, answer))
             elif not answer.outcome.done():
-                answer.outcome.set_result(ScoringOutcome.failed(lost.reason, str(lost)))
+                answer.outcome.set_result(Scores.failed(lost.reason, str(lost)))
         self._sent.clear()

@@ -11,36 +11,31 @@ the worker of a pod that is asked to end still finishes what it has in hand.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
-import pickle
 import signal
 import sys
 
 from rljob_core.errors import RewardFailed, SpecError
-from rljob_core.words import error_in_words
 from rljob_runtime.process.confinement import confine
 from rljob_runtime.process.frames import frame
 from rljob_runtime.process.lifeline import die_with_parent
 from rljob_runtime.process.server_place import (
     WorkerGone,
     keep_socket_paths_short,
-    lack_in_words,
-    received,
+    serve_worker,
     standard_input,
 )
 from rljob_runtime.rewards.messages import (
     GREETING,
     LARGEST_REQUEST,
+    GroupJob,
     ScoringJob,
     ScoringSetup,
     scoring_reply,
     setup_reply,
 )
 from rljob_runtime.rewards.pool import RewardPool
-
-log = logging.getLogger(__name__)
 
 #: The user of the worker's image may be another one of the same group (the pod's `fsGroup`).
 _GROUP_MAY_CONNECT = 0o660
@@ -64,60 +59,69 @@ class _Replies:
         self._frames = []
 
 
+class _Scoring:
+    """The pool of one connection."""
+
+    def __init__(self, pool: RewardPool, writer: asyncio.StreamWriter) -> None:
+        self._pool = pool
+        self._replies = _Replies(writer)
+
+    async def answer(self, request: tuple[int, ScoringJob | GroupJob]) -> None:
+        """Score what a request holds.
+
+        Raises:
+            RewardFailed: no process of the pool stays alive.
+        """
+        number, job = request
+        self._replies.send(frame(scoring_reply(number, await self._pool.score(job))))
+
+    async def close(self) -> None:
+        """End the pool."""
+        await self._pool.close()
+
+
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Score what one connection asks for, until its other end closes it."""
-    pool: RewardPool | None = None
-    try:
-        writer.write(frame(GREETING))
-        setup: ScoringSetup = pickle.loads(await received(reader, LARGEST_REQUEST))  # noqa: S301 the worker's
+
+    async def start(setup: ScoringSetup) -> tuple[bytes, _Scoring | None]:
         try:
             confine(network=setup.network)
-            pool = RewardPool(setup)
-            if not await _started(pool, reader):
-                return
+            return setup_reply("ready"), _Scoring(await _started(setup, reader), writer)
         except SpecError as error:
-            writer.write(frame(setup_reply("refused", error.path, error.message)))
-            return
+            return setup_reply("refused", error.path, error.message), None
         except RewardFailed as error:
-            writer.write(frame(setup_reply("failed", message=str(error))))
-            return
-        except OSError as error:
-            log.error("%s", lack_in_words(error))  # noqa: TRY400  it says all
-            writer.write(frame(setup_reply("unable", message=lack_in_words(error))))
-            return
-        writer.write(frame(setup_reply("ready")))
-        replies = _Replies(writer)
-        async with asyncio.TaskGroup() as scoring:
-            # Both come from one frame; a job ends the group only if no process of the pool stays alive.
-            while True:
-                number, job = pickle.loads(await received(reader, LARGEST_REQUEST))  # noqa: S301 the worker's
-                scoring.create_task(_score(pool, number, job, replies))
-    except* WorkerGone:
-        pass  # or it only asked whether this server lives
-    except* (RewardFailed, OSError) as failures:
-        log.error("%s", error_in_words(failures))  # noqa: TRY400  it says all
-    finally:
-        if pool is not None:
-            await pool.close()
-        with contextlib.suppress(OSError):
-            writer.close()
-            await writer.wait_closed()
+            return setup_reply("failed", message=str(error)), None
+
+    await serve_worker(
+        reader,
+        writer,
+        greeting=GREETING,
+        largest=LARGEST_REQUEST,
+        start=start,
+        unable=lambda words: setup_reply("unable", message=words),
+    )
 
 
-async def _started(pool: RewardPool, reader: asyncio.StreamReader) -> bool:
-    """Start the pool, unless the worker goes before: it sends nothing until it knows that the pool has started."""
-    start, gone = asyncio.ensure_future(pool.start()), asyncio.ensure_future(reader.read(1))
-    await asyncio.wait({start, gone}, return_when=asyncio.FIRST_COMPLETED)
-    started = start.done()
-    (gone if started else start).cancel()
-    await asyncio.gather(start, gone, return_exceptions=True)
-    if started:
+async def _started(setup: ScoringSetup, reader: asyncio.StreamReader) -> RewardPool:
+    """Start a pool, unless the worker goes before: it sends nothing until it knows that the pool has started.
+
+    Raises:
+        WorkerGone: it has gone.
+    """
+    pool = RewardPool(setup)
+    try:
+        start, gone = asyncio.ensure_future(pool.start()), asyncio.ensure_future(reader.read(1))
+        await asyncio.wait({start, gone}, return_when=asyncio.FIRST_COMPLETED)
+        started = start.done()
+        (gone if started else start).cancel()
+        await asyncio.gather(start, gone, return_exceptions=True)
+        if not started:
+            raise WorkerGone
         start.result()
-    return started
-
-
-async def _score(pool: RewardPool, number: int, job: ScoringJob, replies: _Replies) -> None:
-    replies.send(frame(scoring_reply(number, await pool.score(job))))
+    except BaseException:
+        await pool.close()
+        raise
+    return pool
 
 
 async def _serve_standard_input() -> None:

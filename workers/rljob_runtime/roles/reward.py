@@ -1,5 +1,8 @@
 """The reward role: it scores the trajectories that the rollouts have stored, and publishes one result for each.
 
+Functions of `spec.reward.perGroup` score all answers to a prompt in one call. In a job that has such functions the
+coordinator says which groups are complete, and the messages are its requests: a group is one message.
+
 Any number of reward workers share one durable queue over the trajectories. A worker acknowledges a message once the
 results of all its trajectories are stored. The messages of a worker that dies are delivered again to another one, so
 a result may be published twice: the coordinator counts the first result per trajectory and attempt.
@@ -14,7 +17,7 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -29,7 +32,6 @@ from rljob_core.ports import Channel, MessageStore
 from rljob_core.spec import ENVIRONMENT_SCORE, TRUNCATION, RLJobSpec
 from rljob_core.trajectory import FinishReason, Source, Trajectory, is_evaluation
 from rljob_runtime.locations import model_folder
-from rljob_runtime.messaging.summaries import PayloadSummary
 from rljob_runtime.messaging.trajectories import TrajectoryDelivery, TrajectoryStore
 from rljob_runtime.messaging.waiting_publisher import retry_while_full
 from rljob_runtime.model.tokenizer import Tokenizer
@@ -85,29 +87,35 @@ async def run_reward(
     try:
         await scorer.start()
         trajectories = TrajectoryStore(store, max_tokens=config.spec.rollout.sampling.max_tokens)
-        queue = await trajectories.queue(REWARD_QUEUE, ack_wait=REWARD_ACK_WAIT)
+        per_group = bool(config.spec.reward.per_group)
+        open_queue = trajectories.group_queue if per_group else trajectories.queue
+        queue = await open_queue(REWARD_QUEUE, ack_wait=REWARD_ACK_WAIT)
         publisher = ResultPublisher(store, recorder)
         in_progress = dict[asyncio.Task[None], TrajectoryDelivery]()
 
         async def score_delivery(delivery: TrajectoryDelivery) -> None:
             received = time.time()
+            answers = list(zip(delivery.trajectories, delivery.digests, strict=True))
             async with asyncio.TaskGroup() as scoring:
-                for trajectory, digest in zip(delivery.trajectories, delivery.digests, strict=True):
-                    scoring.create_task(score_and_publish(trajectory, digest, received))
-                for summary in delivery.lost:
+                if per_group and not delivery.lost:  # else it is scored once what is lost is generated again
+                    scoring.create_task(score_and_publish(answers, received))
+                elif not per_group:
+                    for answer in answers:
+                        scoring.create_task(score_and_publish([answer], received))
+                for trajectory, attempt, digest in delivery.lost:
                     recorder.add(RewardMetrics.SCORED, 1, "lost")
-                    scoring.create_task(publisher.publish(lost(summary)))
+                    scoring.create_task(publisher.publish([lost(trajectory, attempt, digest)]))
             await delivery.ack()
 
-        async def score_and_publish(trajectory: Trajectory, digest: str, received: float) -> None:
+        async def score_and_publish(answers: Sequence[tuple[Trajectory, str]], received: float) -> None:
             with recorder.timed(RewardMetrics.SCORE_SECONDS):
-                result, expected = await score(
-                    trajectory, digest, scorer=scorer, tokenizer=tokenizer, spec=config.spec
-                )
-            recorder.add(RewardMetrics.SCORED, 1, "failed" if result.error else "scored")
-            await publisher.publish(result)
+                scored = await score(answers, scorer=scorer, tokenizer=tokenizer, spec=config.spec)
+            for _, result, _ in scored:
+                recorder.add(RewardMetrics.SCORED, 1, "failed" if result.error else "scored")
+            await publisher.publish([result for _, result, _ in scored])
             if samples is not None:
-                samples.offer(ScoredAnswer(trajectory, result, received, time.time(), expected))
+                for trajectory, result, expected in scored:
+                    samples.offer(ScoredAnswer(trajectory, result, received, time.time(), expected))
 
         def note_in_progress() -> None:
             recorder.set(RewardMetrics.IN_PROGRESS, len(in_progress))
@@ -152,33 +160,46 @@ async def run_reward(
 
 
 async def score(
-    trajectory: Trajectory,
-    digest: str,
-    *,
-    scorer: Scorer,
-    tokenizer: Tokenizer,
-    spec: RLJobSpec,
-) -> tuple[RewardResult, str]:
-    """Score a trajectory; returns the result, and what the item has as its answer, for people.
+    answers: Sequence[tuple[Trajectory, str]], *, scorer: Scorer, tokenizer: Tokenizer, spec: RLJobSpec
+) -> list[tuple[Trajectory, RewardResult, str]]:
+    """Score answers to one prompt: one, or, if functions score groups, all of its group.
 
     Args:
-        trajectory: the trajectory.
-        digest: digest of the trajectory's payload, which the result repeats.
+        answers: with the digests of their payloads, which the results repeat.
         scorer: has reward functions run.
-        tokenizer: decodes the response.
+        tokenizer: decodes the responses.
         spec: the job's, by which the environment's score, weights and penalties count.
+
+    Returns:
+        Each answer, its result, and what its item has as the answer, for people; of a group in which answers fail by
+        themselves, only theirs.
     """
-    try:
-        completion = tokenizer.completion(
-            response(trajectory), skip_special_tokens=spec.reward.skip_special_tokens
-        )
-    # Token ids outside any range. Without a result for them, the message would be delivered again forever.
-    except OverflowError as error:
-        outcome = ScoringOutcome.failed(Reason.REWARD_RAISED, f"the response does not decode: {error}")
+    jobs, undecoded = list[ScoringJob](), dict[int, ScoringOutcome]()
+    for index, (trajectory, _) in enumerate(answers):
+        try:
+            completion = tokenizer.completion(
+                response(trajectory), skip_special_tokens=spec.reward.skip_special_tokens
+            )
+        # Token ids outside any range. Without a result for them, the message would be delivered again forever.
+        except OverflowError as error:
+            undecoded[index] = _raised(f"the response does not decode: {error}")
+        else:
+            held_out = is_evaluation(trajectory.id)
+            jobs.append(ScoringJob(trajectory.prompt, held_out, completion, finish=trajectory.finish))
+    if undecoded:
+        outcomes = [undecoded.get(index) for index in range(len(answers))]
+    elif len(jobs) == 1:
+        outcomes = [await scorer.score(jobs[0])]
     else:
-        held_out = is_evaluation(trajectory.id)
-        job = ScoringJob(trajectory.prompt, held_out, completion, finish=trajectory.finish)
-        outcome = await scorer.score(job)
+        outcomes = await scorer.score_group(jobs)
+    return [
+        (trajectory, _result(trajectory, digest, outcome, spec), outcome.expected)
+        for (trajectory, digest), outcome in zip(answers, outcomes, strict=True)
+        if outcome is not None
+    ]
+
+
+def _result(trajectory: Trajectory, digest: str, outcome: ScoringOutcome, spec: RLJobSpec) -> RewardResult:
     if outcome.failure is None:
         outcome = rewarded(outcome, trajectory, spec)
     result = RewardResult(
@@ -191,7 +212,11 @@ async def score(
         failure=_cut(outcome.failure),
         sample=trajectory.sample,
     )
-    return dataclasses.replace(result, digest=result_digest(result)), outcome.expected
+    return dataclasses.replace(result, digest=result_digest(result))
+
+
+def _raised(detail: str) -> ScoringOutcome:
+    return ScoringOutcome(failure=Failure(Reason.REWARD_RAISED, detail))
 
 
 def _cut(failure: Failure | None) -> Failure | None:
@@ -205,9 +230,7 @@ def rewarded(outcome: ScoringOutcome, trajectory: Trajectory, spec: RLJobSpec) -
     parts = dict(outcome.parts)
     if ENVIRONMENT_SCORE in spec.reward.functions:
         if trajectory.score is None:
-            return ScoringOutcome.failed(
-                Reason.REWARD_RAISED, "the trajectory has no score of its environment"
-            )
+            return _raised("the trajectory has no score of its environment")
         parts[ENVIRONMENT_SCORE] = trajectory.score
     if spec.algorithm.truncated == "Penalise" and not is_evaluation(trajectory.id):
         is_cut = trajectory.finish is FinishReason.LENGTH
@@ -215,16 +238,16 @@ def rewarded(outcome: ScoringOutcome, trajectory: Trajectory, spec: RLJobSpec) -
     return dataclasses.replace(outcome, reward=spec.reward.total(parts), parts=parts)
 
 
-def lost(summary: PayloadSummary) -> RewardResult:
-    """Return the result for a trajectory whose stored bytes do not decode, so that it is generated again."""
+def lost(trajectory: str, attempt: int, digest: str) -> RewardResult:
+    """The result for an answer whose payload does not decode, or is gone, so that it is generated again."""
     result = RewardResult(
-        trajectory=summary.trajectory,
-        attempt=summary.attempt,
-        payload_digest=summary.digest,
+        trajectory=trajectory,
+        attempt=attempt,
+        payload_digest=digest,
         reward=0.0,
         parts={},
         digest="",
-        failure=Failure(Reason.PAYLOAD_CORRUPT, "its stored bytes do not decode"),
+        failure=Failure(Reason.PAYLOAD_CORRUPT, "its stored bytes do not decode, or are gone"),
     )
     return dataclasses.replace(result, digest=result_digest(result))
 
@@ -248,32 +271,38 @@ class ResultPublisher:
     def __init__(self, store: MessageStore, recorder: Recorder | None = None) -> None:
         self._store = store
         self._recorder = Recorder(CATALOGUE["reward"]) if recorder is None else recorder
-        self._waiting = list[tuple[RewardResult, asyncio.Future[None]]]()
+        self._waiting = list[tuple[tuple[RewardResult, ...], asyncio.Future[None]]]()
         self._sending = asyncio.Lock()
 
-    async def publish(self, result: RewardResult) -> None:
-        """Publish a result and wait until it is stored.
+    async def publish(self, results: Sequence[RewardResult]) -> None:
+        """Publish results and wait until they are stored, in one message if it has room for as many.
 
         Raises:
             StoreUnavailable: the server cannot be reached.
         """
-        stored = asyncio.get_running_loop().create_future()
-        self._waiting.append((result, stored))
-        async with self._sending:
-            if not stored.done():
-                await self._send()
-        await stored
+        stored = list[asyncio.Future[None]]()
+        for start in range(0, len(results), MESSAGE_RESULTS):
+            stored.append(asyncio.get_running_loop().create_future())
+            self._waiting.append((tuple(results[start : start + MESSAGE_RESULTS]), stored[-1]))
+        for future in stored:
+            async with self._sending:
+                if not future.done():
+                    await self._send()
+            await future
 
     async def _send(self) -> None:
         """Store the oldest of the waiting results as one message."""
-        batch, self._waiting = self._waiting[:MESSAGE_RESULTS], self._waiting[MESSAGE_RESULTS:]
-        results = tuple(result for result, _ in batch)
+        room, parts = MESSAGE_RESULTS, list[tuple[tuple[RewardResult, ...], asyncio.Future[None]]]()
+        while self._waiting and len(self._waiting[0][0]) <= room:
+            parts.append(self._waiting.pop(0))
+            room -= len(parts[-1][0])
+        results = tuple(result for part, _ in parts for result in part)
         names = "/".join(f"{r.trajectory}@{r.attempt}:{r.payload_digest}" for r in results)
         identity = xxhash.xxh3_128_hexdigest(names.encode())
         data = REWARD_BATCH.dump_json(RewardBatch(results))
         publish = partial(self._store.publish, Channel.REWARDS, SUFFIX, data, message_id=identity)
         with self._recorder.timed(RewardMetrics.PUBLISH_SECONDS):
             await retry_while_full(publish, first_wait=0.5, longest_wait=0.5)
-        for _, stored in batch:
+        for _, stored in parts:
             if not stored.done():
                 stored.set_result(None)

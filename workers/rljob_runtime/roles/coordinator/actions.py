@@ -24,6 +24,7 @@ from rljob_core.actions import (
     ProgressListed,
     PromptsMeasured,
     PublishMetrics,
+    RequestScores,
     RetireEngine,
     SendToEngine,
     SendToTrainer,
@@ -152,6 +153,9 @@ class ActionRunner:
                 await self._progress.drop(action.trajectories)
             case CheckRewards():
                 await self._check_rewards(action.number)
+            case RequestScores():
+                put = partial(self._trajectories.put_group, action.group)
+                await retry_while_full(put, patience=_FULL_SECONDS)
             case RetireEngine():
                 await store.purge(Channel.WORK, work_suffix(action.engine, site=action.site))
                 await store.delete_signal(ENGINE_SIGNALS + action.engine)
@@ -255,5 +259,7 @@ def _receiver(action: Action) -> str:
             return f"engine {action.engine}"
         case SendToTrainer():
             return "trainer"
+        case RequestScores() | CheckRewards():  # a check counts the requests before it
+            return "reward workers"
         case _:
             return type(action).__name__
