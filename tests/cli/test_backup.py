@@ -444,7 +444,7 @@ def test_a_backup_alone_names_no_place_that_is_written_to(target: Path, tmp_path
 
 def test_an_index_of_a_later_format_is_refused(target: Path, tmp_path: Path) -> None:
     index = index_of(target)
-    (target / "index.json").write_text(json.dumps({**index, "format": 2}))
+    (target / "index.json").write_text(json.dumps({**index, "format": index["format"] + 1}))
     said = refusal(rljob("restore", target, tmp_path / "restored"), code=1)
     assert "(format: " in said
     assert "use the release of rljob that wrote it" in said

@@ -243,15 +243,15 @@ def test_a_model_that_was_removed_meanwhile_is_reported(tmp_path: Path, folder: 
     assert patched(folder, "steps=9").code == 0
 
 
-@pytest.mark.parametrize("written", [None, 0, 1])
+@pytest.mark.parametrize("written", [None, 2, 4])
 def test_a_folder_of_another_format_is_refused(folder: RunFolder, written: int | None) -> None:
     content = json.loads(folder.job.read_text())
-    assert content.pop("format") == 2
+    assert content.pop("format") == 3
     folder.job.write_text(json.dumps(content if written is None else {**content, "format": written}))
     ended = patched(folder, "algorithm.kl=0.1")
     assert (ended.code, ended.out) == (2, "")
     (error,) = ended.errors
-    assert f"job.json: is of format {written}, and this release of rljob reads 2: use the release" in error
+    assert f"job.json: is of format {written}, and this release of rljob reads 3: use the release" in error
 
 
 def test_a_stored_job_that_somebody_has_damaged_is_named_in_plain_words(folder: RunFolder) -> None:

@@ -101,7 +101,7 @@ async def test_episodes_are_spread_and_a_killed_pod_costs_its_own(
     await until_async(lambda: sum(task.done() for task in waiting) >= 2)
     lost = [task.exception() for task in waiting if task.done()]
     assert 2 <= len(lost) <= 3
-    assert all(isinstance(error, EnvironmentFailed) and error.reason == "EnvironmentLost" for error in lost)
+    assert all(isinstance(error, EnvironmentFailed) and error.word == "EnvironmentLost" for error in lost)
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
