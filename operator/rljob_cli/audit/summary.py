@@ -71,6 +71,7 @@ def _expected(run: AuditedRun, outcome: str) -> dict[str, object]:
     history = run.history
     values: dict[str, object] = {
         "exit": outcome,
+        "message": history.finished.message if history.finished is not None else "",
         "steps": history.version,
         "trajectories.consumed": sum(len(commit.consumed) for commit in history.commits),
         "trajectories.generated": history.generated,

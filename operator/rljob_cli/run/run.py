@@ -335,9 +335,12 @@ class Run:
     def _finish(self, end: RunEnd) -> RunEnd:
         """Write the results; a full disk turns the end into a failure."""
         finished = self._ledger.finished if self._ledger is not None and self._opened else None
-        if end.exit is RunExit.INTERRUPTED and finished is not None:  # it was over before the signal
-            succeeded = finished.outcome == "Succeeded"
-            end = RunEnd(RunExit.SUCCEEDED) if succeeded else RunEnd.failed(finished.message)
+        if (
+            finished is not None and finished.outcome == "Failed"
+        ):  # in the ledger's words, whoever said it first
+            end = RunEnd.failed(finished.message, end.fault)
+        elif finished is not None and end.exit is RunExit.INTERRUPTED:  # it was over before the signal
+            end = RunEnd(RunExit.SUCCEEDED)
         try:
             self._summarize(end.exit, end.message)
             result_files.plot(self._folder.plot, self._job, self.progress)

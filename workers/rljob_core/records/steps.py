@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from rljob_core.omitted import OMITTED_IF_EMPTY
+from rljob_core.records.fields import GroupName, Number, Score, TrajectoryName
 from rljob_core.trajectory import group_of
 
 
@@ -17,9 +18,9 @@ class TrainerAttempt:
     Groups that were in training and not committed are ready again.
     """
 
-    attempt: int
-    epoch: int
-    version: int
+    attempt: Number
+    epoch: Number
+    version: Number
     kind: Literal["attempt"] = "attempt"
 
 
@@ -27,11 +28,11 @@ class TrainerAttempt:
 class MicroBatchAssigned:
     """Groups are assigned to the trainer as one micro-batch of a step; `last` completes the step's batch."""
 
-    step: int
-    micro_batch: int
-    attempt: int
-    epoch: int
-    groups: tuple[str, ...]
+    step: Number
+    micro_batch: Number
+    attempt: Number
+    epoch: Number
+    groups: tuple[GroupName, ...]
     last: bool
     kind: Literal["training"] = "training"
 
@@ -53,12 +54,12 @@ class StepCommitted:
             this record, testifies to all that the ledger held then.
     """
 
-    version: int
+    version: Number
     parent: str
-    attempt: int
-    epoch: int
-    micro_batches: tuple[tuple[str, ...], ...]
-    max_staleness: int
+    attempt: Number
+    epoch: Number
+    micro_batches: tuple[tuple[TrajectoryName, ...], ...]
+    max_staleness: Number
     random_state: str
     manifest: str
     key: str
@@ -83,8 +84,8 @@ class StepRestored:
     """
 
     commit: StepCommitted
-    moved: dict[str, int]
-    dropped: tuple[str, ...]
+    moved: dict[GroupName, Number]
+    dropped: tuple[GroupName, ...]
     kind: Literal["restored"] = "restored"
 
 
@@ -101,12 +102,12 @@ class VersionsRevoked:
         trajectories: how many the revoked steps had consumed.
     """
 
-    version: int
+    version: Number
     key: str | None
     manifest: str
     checkpoint: str | None
-    checkpoint_version: int | None
-    trajectories: int
+    checkpoint_version: Number | None
+    trajectories: Number
     kind: Literal["revoked"] = "revoked"
 
 
@@ -114,8 +115,8 @@ class VersionsRevoked:
 class CheckpointSaved:
     """Optimizer and random state after `version` are durable in folder `key` under the checkpoint URI."""
 
-    version: int
-    attempt: int
+    version: Number
+    attempt: Number
     key: str
     kind: Literal["checkpoint"] = "checkpoint"
 
@@ -132,15 +133,15 @@ class Evaluated:
         given_up: prompts whose answers killed their engines: they count as 0, and are not asked again.
     """
 
-    version: int
-    sampled: float | None
-    greedy: float | None
-    samples: int
-    failed: Annotated[int, OMITTED_IF_EMPTY] = 0
+    version: Number
+    sampled: Score | None
+    greedy: Score | None
+    samples: Number
+    failed: Annotated[Number, OMITTED_IF_EMPTY] = 0
     error: Annotated[str, OMITTED_IF_EMPTY] = ""
-    given_up: Annotated[tuple[int, ...], OMITTED_IF_EMPTY] = ()
-    newest: Annotated[int, OMITTED_IF_EMPTY] = 0
-    mixed: Annotated[int, OMITTED_IF_EMPTY] = 0
+    given_up: Annotated[tuple[Number, ...], OMITTED_IF_EMPTY] = ()
+    newest: Annotated[Number, OMITTED_IF_EMPTY] = 0
+    mixed: Annotated[Number, OMITTED_IF_EMPTY] = 0
     kind: Literal["evaluated"] = "evaluated"
 
 
