@@ -194,7 +194,7 @@ def audit(
 
         rljob audit runs/chain-sum --json | jq .verdict
     """
-    from rljob_cli.audit.table import audit_exit_codes, report
+    from rljob_cli.audit.ending import audit_exit_codes, report
 
     with audit_exit_codes():
         from rljob_cli.audit import audit as check

@@ -130,8 +130,7 @@ class _Judge:
         moment = history.moments.get((kind, 0 if kind == "end" else line.version))
         if moment is None:
             if line.pipeline is not None and not self._may_have_been(line.pipeline):
-                text = f"has a pipeline that was never in force, in {source}: {line.pipeline.mode}"
-                yield Violation(name, f"{text} {line.pipeline.max_staleness}")
+                yield from self._unknown(*name, f"had the pipeline {_shown(line.pipeline)}", source)
             return
         if line.writer != moment.writer:
             honest = self._was_made_before(line) or self._may_be_lost(line, moment.writer // EPOCH_STRIDE)

@@ -77,12 +77,16 @@ async def _read(store: MessageStore, channel: Channel, *, headers_only: bool) ->
 
 
 def ledger_messages(messages: Sequence[Message], unreadable: list[str]) -> Iterator[LedgerMessage]:
-    """Decode the ledger's messages and find out which are in the chain; add what does not decode to `unreadable`."""
-    chain = Chain()
+    """Decode the ledger's messages and find out which are in the chain; add what does not decode to `unreadable`.
+
+    What follows a message that does not decode does not count, until the next claim: it may depend on what is lost.
+    """
+    chain, broken = Chain(), False
     before = ""
     data = {message.sequence: message.data for message in messages}
     for message in messages:
-        counts = chain.admits(message)
+        broken = broken and message.suffix != ledger.CLAIM
+        counts = chain.admits(message) and not broken
         batch, snapshot = None, None
         try:
             match message.suffix:
@@ -101,6 +105,7 @@ def ledger_messages(messages: Sequence[Message], unreadable: list[str]) -> Itera
         except CorruptLedger as error:
             if counts:
                 unreadable.append(str(error))
+                broken = True
         except (LookupError, ValueError) as error:
             unreadable.append(
                 f"the snapshot in message {message.sequence} of the ledger lacks a part: {error}"

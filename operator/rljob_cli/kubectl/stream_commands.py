@@ -192,7 +192,7 @@ def audit(
         async with prepared(viewer, folder):
             return await read_folder(RunFolder(folder))
 
-    from rljob_cli.audit.table import audit_exit_codes, report
+    from rljob_cli.audit.ending import audit_exit_codes, report
 
     with audit_exit_codes(), _opened(job, namespace, context, kubeconfig, storage) as (viewer, folder):
         if in_cluster:
