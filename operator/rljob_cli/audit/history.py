@@ -235,7 +235,7 @@ class History(Training):
                 "attempts_failed": dict(self.resets),
                 "trainer_attempt": self.attempts[-1].attempt if self.attempts else 0,
                 "pipeline": settings[-1] if settings else None,
-                "message": self.finished.message if self.finished is not None else "",
+                "failure": self.finished.failure if self.finished is not None else None,
             },
         )
 

@@ -146,7 +146,7 @@ class _Judge:
             "pipeline": line.pipeline,
         }
         if kind == "end":
-            stated["message"] = line.message
+            stated["failure"] = line.failure
         for field, said in stated.items():
             if said != (right := moment.told[field]):
                 yield Violation(

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import partial
 
 from rljob_cli.job_checks.job import check_pods
@@ -37,8 +38,8 @@ from rljob_cli.run_folder.embedded_nats import (
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_cli.run_folder.job_file import changes, stored_job
 from rljob_cli.run_folder.streams import join_sites, opened_store
-from rljob_core import faults
 from rljob_core.errors import RLJobError, SpecError
+from rljob_core.failures import Failure, Reason
 from rljob_core.job_state import JobState
 from rljob_core.spec import RLJob, SiteLinkSpec
 from rljob_core.words import innermost
@@ -165,11 +166,10 @@ class Run:
         raised = work.exception()
         error = innermost(raised) if raised is not None else None
         if isinstance(error, _OutputLost | OSError):
-            return RunEnd.failed(
-                f"{self._folder.path} cannot be written any more: {reason_of(error)}", faults.DISK
-            )
+            lost = f"{self._folder.path} cannot be written any more: {reason_of(error)}"
+            return RunEnd.failed(Failure(Reason.STORAGE_REFUSED, lost))
         if isinstance(error, RLJobError):
-            return RunEnd.failed(str(error), faults.fault_of_error(error))
+            return RunEnd.failed(error.failure)
         return work.result()
 
     async def _until_finished(self, cluster: LocalCluster) -> RunEnd:
@@ -224,10 +224,11 @@ class Run:
                 task.cancel()
             await asyncio.wait({reconcile, said})
         end = self.progress.end
-        if end is not None and end.finished != "Succeeded":
-            return RunEnd.failed(end.message)
+        if end is not None and end.failure is not None:
+            return RunEnd.failed(end.failure)
         if outcome is not None and outcome.phase is not Phase.SUCCEEDED:
-            return RunEnd.failed(outcome.message or outcome.reason)
+            reason = Reason.of(outcome.reason, otherwise=Reason.INVALID_SPEC)  # of what cannot be made
+            return RunEnd.failed(Failure(reason, outcome.message or outcome.reason))
         return RunEnd(RunExit.SUCCEEDED)
 
     # ------------------------------------------------------------------------------------------ while it runs
@@ -285,7 +286,7 @@ class Run:
             self._view.refresh(self.progress)
             if now - self._summarized >= _SUMMARY_SECONDS:
                 self._summarized = now
-                self._summarize("Running", "")
+                self._summarize("Running")
             await asyncio.sleep(_SAMPLE_SECONDS)
 
     async def _read_ledger(self, by: float) -> None:
@@ -317,14 +318,14 @@ class Run:
     def _wall_seconds(self) -> float:
         return float(self._earlier.get("wall_seconds", 0.0)) + time.monotonic() - self._started
 
-    def _summarize(self, outcome: str, message: str) -> None:
+    def _summarize(self, outcome: str, failure: Failure | None = None) -> None:
         summary = result_files.summarize(
             self._job,
             self.progress,
             wall_seconds=self._wall_seconds,
             peak_bytes=self._peak.bytes,
             outcome=outcome,
-            message=message,
+            failure=failure,
             warnings=[str(one) for one in self.follower.warnings if one.warns],
             ledger=self._ledger,
             degraded=self._degraded,
@@ -336,15 +337,17 @@ class Run:
         """Write the results; a full disk turns the end into a failure."""
         finished = self._ledger.finished if self._ledger is not None and self._opened else None
         if (
-            finished is not None and finished.outcome == "Failed"
+            finished is not None and finished.failure is not None
         ):  # in the ledger's words, whoever said it first
-            end = RunEnd.failed(finished.message, end.fault)
+            end = RunEnd.failed(finished.failure)
         elif finished is not None and end.exit is RunExit.INTERRUPTED:  # it was over before the signal
             end = RunEnd(RunExit.SUCCEEDED)
         try:
-            self._summarize(end.exit, end.message)
+            self._summarize(end.exit, end.failure)
             result_files.plot(self._folder.plot, self._job, self.progress)
         except OSError as error:
             lost = f"its results cannot be written to {self._folder.path}: {reason_of(error)}"
-            return RunEnd.failed("; ".join(filter(None, [end.message, lost])), end.fault or faults.DISK)
+            if end.failure is None:
+                return RunEnd.failed(Failure(Reason.STORAGE_REFUSED, lost))
+            return RunEnd.failed(replace(end.failure, detail=f"{end.failure.detail}; {lost}"))
         return end

@@ -26,6 +26,7 @@ import psutil
 from pebble import ProcessExpired, ProcessPool
 
 from rljob_core.errors import RewardFailed, SpecError
+from rljob_core.failures import Failure, Reason
 from rljob_core.words import KILLED
 from rljob_runtime.process import child_processes
 from rljob_runtime.rewards import pool_process
@@ -41,7 +42,7 @@ _LOOK = 0.1
 _GRACE = 5.0
 #: Seconds for which a free process may leave a chunk alone. A process that was killed while it took one holds a lock.
 _UNTAKEN = 60.0
-#: The same, in durations of the pool's start: a process that replaces another one loads as much.
+#: That a process may take to load what another one has loaded, in durations of that one's start.
 _UNTAKEN_STARTS = 3
 #: Seconds after which functions that have not loaded are loaded on trial, too.
 _SILENT_SECONDS = 60.0
@@ -135,12 +136,21 @@ class RewardPool:
     async def _loaded(self, loading: asyncio.Future[Any]) -> Any:
         """Wait for the functions; while they are silent, look whether they end what loads them.
 
-        A process that ended while it held a lock of the pool's may leave the pool waiting for nothing.
+        Raises:
+            BrokenProcessPool: they load elsewhere, and not here: a process that ended while it held a lock of the
+                pool's leaves the others waiting for nothing.
         """
         try:
             done, _ = await asyncio.wait({loading}, timeout=_SILENT_SECONDS)
             if not done:
+                began = time.monotonic()
                 await self._find_crash()
+                patience = _SILENT_SECONDS + _UNTAKEN_STARTS * (time.monotonic() - began)
+                done, _ = await asyncio.wait({loading}, timeout=patience)
+                if not done:
+                    raise BrokenProcessPool(
+                        f"it has not loaded the functions {patience:.0f} s after another had"
+                    )
             return await loading
         finally:
             loading.cancel()
@@ -200,7 +210,7 @@ class RewardPool:
                 self._died(slot, chunk, None)
             else:
                 limit = f"{self._chunk_limit:g} s"
-                self._fail(chunk, call.answer, f"RewardTimeout: its item took longer than {limit}")
+                self._fail(chunk, call.answer, Reason.REWARD_TIMEOUT, f"its item took longer than {limit}")
         except Exception as error:  # a broken pool, or a process that cannot load what it needs
             self._queue.put_back(chunk)
             # If the pool broke too often, the waiting callers already have the error.
@@ -235,7 +245,8 @@ class RewardPool:
         call, overdue = self._calls[slot], self._overdue.get(slot)
         if overdue == call.began:
             name = self._setup.functions[call.function]
-            self._fail(chunk, call.answer, f"RewardTimeout: {name} ran longer than {self._limit:g} s")
+            detail = f"{name} ran longer than {self._limit:g} s"
+            self._fail(chunk, call.answer, Reason.REWARD_TIMEOUT, detail)
             return
         if overdue is not None:  # the slow call had ended when it was killed: what came next did nothing
             self._queue.put_back(chunk)
@@ -243,19 +254,16 @@ class RewardPool:
         crashed = chunk[call.answer]
         if crashed.crashes:
             name = self._setup.functions[call.function]
-            self._fail(
-                chunk,
-                call.answer,
-                f"RewardCrashed: {name} ended its process: {child_processes.end_in_words(code)}",
-            )
+            detail = f"{name} ended its process: {child_processes.end_in_words(code)}"
+            self._fail(chunk, call.answer, Reason.REWARD_CRASHED, detail)
             return
         crashed.crashes += 1
         self._queue.quarantined.append(crashed)
         self._queue.put_back(chunk[: call.answer] + chunk[call.answer + 1 :])
 
-    def _fail(self, chunk: list[_WaitingAnswer], position: int, error: str) -> None:
+    def _fail(self, chunk: list[_WaitingAnswer], position: int, reason: Reason, detail: str) -> None:
         """One answer of a chunk fails; the others return to the queue."""
-        _settle(chunk[position], ScoringOutcome(error=error))
+        _settle(chunk[position], ScoringOutcome(failure=Failure(reason, detail)))
         self._queue.put_back(chunk[:position] + chunk[position + 1 :])
 
     async def _replace(self, broken: ProcessPool, error: Exception) -> None:
