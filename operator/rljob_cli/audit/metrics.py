@@ -260,10 +260,8 @@ def _unlike_copies(run: AuditedRun) -> Iterator[Violation]:
         lines = copied.get(_identity(row, single=single), [])
         unlike = [_unlike_fields(row, line) for line in lines]
         if unlike and all(unlike):
-            fields = ", ".join(min(unlike, key=len))
-            text = (
-                f"its line of metrics was altered: the metrics stream and metrics.jsonl have another {fields}"
-            )
+            fewest = min(unlike, key=len)
+            text = f"was altered in its line of metrics: stream and metrics.jsonl have another {', '.join(fewest)}"
             yield damage((f"version {row.version}",), text)
 
 
