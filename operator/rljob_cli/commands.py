@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from rljob_cli.backup.commands import backup, restore
 from rljob_cli.checkpoints.eval_command import evaluate
@@ -186,7 +185,8 @@ def audit(
     works while a job runs, after it has finished, and after a crash.
 
     Exit codes: 0 it holds; 1 it is violated; 2 DIR holds no run; 3 it is unfinished: the ledger has lost records that
-    only `rljob run --resume` restores; 4 evidence is damaged: missing, altered or unreadable.
+    only `rljob run --resume` restores; 4 evidence is damaged: missing, altered or unreadable; 6 the audit could not be
+    made (no room, no memory, no server), which says nothing about the run.
 
     **Examples**
 
@@ -194,23 +194,21 @@ def audit(
 
         rljob audit runs/chain-sum --json | jq .verdict
     """
-    with exit_codes():
+    from rljob_cli.audit.ending import audit_exit_codes, report
+
+    with audit_exit_codes():
         from rljob_cli.audit import audit as check
         from rljob_cli.audit.metrics_file import write_metrics
         from rljob_cli.audit.read import read_configured, read_folder
-        from rljob_cli.audit.table import as_text, exit_code, print_table
         from rljob_cli.cluster_job import job_config
 
         config = job_config(path) if path.is_file() else None
         evidence = read_folder(RunFolder(path)) if config is None else read_configured(config)
         findings = check(asyncio.run(evidence))
+        code = report(findings, as_json=as_json)
         if metrics is not None:
             write_metrics(metrics, findings, path, config)
-    if as_json:
-        typer.echo(as_text(findings))
-    else:
-        print_table(Console(), findings)
-    raise typer.Exit(exit_code(findings))
+    raise typer.Exit(code)
 
 
 app.command()(compare)

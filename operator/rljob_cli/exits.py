@@ -28,6 +28,10 @@ _REFUSALS = {
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ESTALE
 }  # fmt: skip
 """What a file system answers that takes or gives no more."""
+_BAD_PATHS = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENXIO}
+"""What it answers to a path that cannot be meant."""
+_SHOWN = 200
+"""Characters of a path that are shown."""
 _INTERRUPTS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
@@ -36,11 +40,12 @@ WayOn = Callable[[Advice], Sequence[str]]
 
 
 @contextmanager
-def exit_codes(way_on: WayOn | None = None) -> Iterator[None]:
+def exit_codes(way_on: WayOn | None = None, *, failed: int = EXIT_FAILED) -> Iterator[None]:
     """Print the errors of this project as messages, and exit with the code that belongs to them.
 
     Args:
         way_on: of a command that runs a job: with it, each failure also says who is at fault and what to do.
+        failed: what the command exits with if it fails, and its input is not the reason.
     """
     try:
         yield
@@ -55,14 +60,21 @@ def exit_codes(way_on: WayOn | None = None) -> Iterator[None]:
         _say_error(str(error))
         if way_on is not None:
             _say(error.failure.advice, way_on)
-        raise typer.Exit(EXIT_FAILED) from error
+        raise typer.Exit(failed) from error
+    except MemoryError as error:
+        _say_error("out of memory: free some, or raise its limit (ulimit -v, or that of the container)")
+        raise typer.Exit(failed) from error
     except OSError as error:
+        if error.errno in _BAD_PATHS:
+            named = str(error.filename or "")
+            _say_error(f"{named[:_SHOWN]}{'…' * (len(named) > _SHOWN)}: {error.strerror}: name another path")
+            raise typer.Exit(EXIT_BAD_INPUT) from error
         if error.errno not in _REFUSALS:
             raise
         place = f"{error.filename}: " if error.filename else ""
         _say_error(f"{place}{error.strerror}")
         _say(failure_of(error).advice, way_on)
-        raise typer.Exit(EXIT_FAILED) from error
+        raise typer.Exit(failed) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(EXIT_INTERRUPTED) from error
 

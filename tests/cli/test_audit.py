@@ -305,7 +305,9 @@ def a_sibling_left_out(evidence_builder: EvidenceBuilder) -> None:
     evidence_builder.alter(StepCommitted, lambda r: r.version == 1, micro_batches=(("g0.0",), members("g1")))
 
 
-@planted(one_ending=set(members("g9")), digests=set(members("g9")), same_batches=set(members("g9")))
+@planted(
+    one_ending=set(members("g9")), digests={*members("g5"), *members("g9")}, same_batches=set(members("g9"))
+)
 def trained_but_never_planned(evidence_builder: EvidenceBuilder) -> None:
     train_instead(evidence_builder, "g5", "g9", at=2)
 

@@ -5,19 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from evidence_builder import JOB, Entry, EvidenceBuilder, job, members, refuted
 
 from rljob_cli.audit import audit
-from rljob_cli.audit.evidence import Findings, Verdict
+from rljob_cli.audit.evidence import Findings, ManifestFile, Verdict
 from rljob_cli.audit.table import EXIT_CODES, as_text
-from rljob_core.records import EpochClaimed, StepCommitted, Writer
+from rljob_core.messages import VersionAnnounced
+from rljob_core.records import EpochClaimed, GroupAborted, StepCommitted, Writer
 from rljob_core.trajectory import VersionSpan
 
 
 def audited(evidence_builder: EvidenceBuilder, **changes: object) -> Findings:
     return audit(replace(evidence_builder.evidence(), **changes))
+
+
+def announcement(file: ManifestFile) -> VersionAnnounced:
+    """What a coordinator tells engines of a version."""
+    return VersionAnnounced(1, file.version, file.key, file.digest)
 
 
 def place(evidence_builder: EvidenceBuilder, version: int) -> int:
@@ -42,8 +49,7 @@ def test_a_cut_ledger_is_unfinished_and_names_the_versions_that_only_a_resume_re
         "sources": {"version 2"}
     }  # nothing proves that version 3 was committed
     assert findings.verdict is Verdict.UNFINISHED
-    announced = job().manifests[-1].digest
-    findings = audited(cut(2), announced=announced)
+    findings = audited(cut(2), announced=(announcement(job().manifests[-1]),))
     assert refuted(findings.checks) == {"sources": {"version 2", "version 3"}}
     assert findings.verdict is Verdict.UNFINISHED
 
@@ -99,7 +105,7 @@ def test_what_was_trained_after_the_end_is_checked(
 ) -> None:
     evidence_builder = cut(2)
     lie(evidence_builder)
-    findings = audited(evidence_builder, announced=evidence_builder.manifests[-1].digest)
+    findings = audited(evidence_builder, announced=(announcement(evidence_builder.manifests[-1]),))
     assert claim in refuted(findings.checks)
     assert findings.verdict is Verdict.VIOLATED
 
@@ -136,6 +142,33 @@ def test_a_job_that_ended_before_its_last_commits_is_a_lie() -> None:
     findings = audited(evidence_builder)
     assert "the ledger ended the job before" in as_text(findings)
     assert findings.verdict is Verdict.VIOLATED
+
+
+@pytest.mark.parametrize(
+    ("said", "ended", "expected"),
+    [
+        ({}, True, Verdict.HOLDS),
+        ({"version": 4, "key": "v4-a1", "manifest": "m4"}, True, Verdict.VIOLATED),
+        ({"version": 4, "key": "v4-a1", "manifest": "m4"}, False, Verdict.DAMAGED),
+        ({"manifest": "foreign"}, True, Verdict.VIOLATED),
+        ({"key": "v3-a9"}, True, Verdict.VIOLATED),
+        ({"version": 2}, True, Verdict.VIOLATED),
+        ({"version": 0, "key": None, "manifest": ""}, True, Verdict.HOLDS),
+        ({"epoch": 7}, True, Verdict.VIOLATED),
+        ({"epoch": 7}, False, Verdict.UNFINISHED),
+    ],
+)
+def test_what_was_announced_is_the_ledgers(said: dict[str, Any], ended: bool, expected: Verdict) -> None:
+    evidence_builder = job()
+    if ended:
+        evidence_builder.finish()
+        evidence_builder.write(GroupAborted("g6", "JobFinished"))
+    last = replace(announcement(evidence_builder.manifests[-1]), **said)
+    findings = audited(evidence_builder, announced=(last,))
+    assert findings.verdict is expected, refuted(findings.checks)
+    assert set(refuted(findings.checks)) <= {"versions"}
+    lies = audited(evidence_builder, announced=(last,), growing=True)
+    assert lies.verdict is Verdict.HOLDS
 
 
 def test_a_step_without_its_versions_manifest_is_damage() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from evidence_builder import EvidenceBuilder, job, members, refuted
 
 from rljob_cli.audit import audit
@@ -190,3 +191,47 @@ def test_the_summary_has_a_score_that_was_published() -> None:
         summary = {"exit": "Succeeded", "heldout_reward_after": score}
         found = refuted(audit(replace(evidence_builder.evidence(), summary=summary)).checks)
         assert ("summary" not in found) is holds
+
+
+def published(built: EvidenceBuilder, **changes: Any) -> StepMetrics:
+    """The line of version 3, as its coordinator publishes it."""
+    history = AuditedRun.of(built.evidence()).history
+    moment = history.moments["commit", 3]
+    told = {field: value for field, value in moment.told.items() if field != "failure"}
+    line = StepMetrics(3, 3, 1.0, reward_mean=1.0, epoch=0, writer=moment.writer, **told)  # type: ignore[arg-type]
+    return replace(line, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"trajectories": {"planned": 14, "generated": 14, "consumed": 12, "resumed": 1}},
+        {"trajectories": {}},
+        {"aborted": {"PromptExhausted": 2}},
+        {"attempts_failed": {"EngineLost": 1}},
+        {"trainer_attempt": 2},
+        {"epoch": 1},
+        {"pipeline": None},
+    ],
+)
+def test_a_line_says_of_the_job_what_the_ledger_had_then(changes: dict[str, Any]) -> None:
+    built = job()
+    for line, expected in (
+        (published(built), Verdict.HOLDS),
+        (published(built, **changes), Verdict.VIOLATED),
+    ):
+        for source in ("metrics", "metrics_file"):
+            evidence = replace(built.evidence(), **{"metrics": (), source: (line,)})
+            assert verdict(evidence) is expected, (source, line)
+
+
+def test_the_file_and_the_stream_of_metrics_are_copies() -> None:
+    built = job()
+    line = published(built)
+    for row, expected in (
+        (line, Verdict.HOLDS),
+        (replace(line, tokens_per_second=2.0), Verdict.DAMAGED),
+        (replace(line, reward_parts={"exact_match": 0.5}), Verdict.DAMAGED),
+    ):
+        evidence = replace(built.evidence(), metrics=(line,), metrics_file=(row,))
+        assert verdict(evidence) is expected, row

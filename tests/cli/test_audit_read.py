@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
@@ -21,10 +24,10 @@ from typer.testing import CliRunner, Result
 
 from rljob_cli.audit import audit as check
 from rljob_cli.audit import read
-from rljob_cli.audit.evidence import Evidence
+from rljob_cli.audit.evidence import Evidence, Verdict
 from rljob_cli.audit.read import read_folder, read_folder_served
 from rljob_cli.audit.streams import payloads_left
-from rljob_cli.audit.table import exit_code
+from rljob_cli.audit.table import EXIT_CODES, EXIT_NOT_AUDITED, exit_code
 from rljob_cli.commands import app
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.messages import MARK, MARK_HEADER
@@ -116,7 +119,7 @@ def test_reads_from_the_server_of_a_job_that_runs(folder: RunFolder) -> None:
         asyncio.run(while_it_runs())
         # A run that holds the folder without a server is starting or ending.
         result = audit(folder)
-    assert result.exit_code == 2
+    assert result.exit_code == EXIT_NOT_AUDITED
     assert "try again in a few seconds" in result.stderr
 
 
@@ -130,16 +133,13 @@ def test_reads_from_the_users_own_server(folder: RunFolder, nats_server: Embedde
     assert audit(folder).exit_code == 0
 
 
-def test_nothing_is_created_on_the_users_own_server(
-    folder: RunFolder, nats_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(read, "PATIENCE_SECONDS", 1.0)
+def test_nothing_is_created_on_the_users_own_server(folder: RunFolder, nats_server: EmbeddedServer) -> None:
     write_run(job(), folder)
     identity = folder.identity()
     assert identity is not None
     other = replace(identity, uid=uuid.uuid4().hex, nats_url=nats_server.url)
     (folder.path / "job.json").write_text(json.dumps(asdict(other)))
-    assert audit(folder).exit_code != 0
+    assert audit(folder).exit_code == EXIT_CODES[Verdict.DAMAGED]
 
     async def found() -> list[str]:
         client = await nats.connect(nats_server.url)
@@ -149,6 +149,45 @@ def test_nothing_is_created_on_the_users_own_server(
             await client.close()
 
     assert not [name for name in asyncio.run(found()) if other.uid in name]
+
+
+def test_streams_that_do_not_load_are_damage_and_named_at_once(folder: RunFolder) -> None:
+    write_run(job(), folder)
+    (streams,) = folder.nats.glob("store/jetstream/*/streams")
+    place = {channel: next(streams.glob(f"*_{channel.value}")) for channel in Channel}
+    (place[Channel.LEDGER] / "meta.inf").write_bytes(b"")
+    (place[Channel.METRICS] / "meta.inf").write_bytes(b"{")
+    (place[Channel.EVENTS] / "meta.sum").unlink()
+    shutil.rmtree(place[Channel.VERSIONS])
+    began = time.monotonic()
+    result = audit(folder, "--json")
+    assert time.monotonic() - began < read.PATIENCE_SECONDS / 2
+    assert result.exit_code == EXIT_CODES[Verdict.DAMAGED]
+    (sources, *_) = json.loads(result.stdout)["checks"]
+    said = " ".join(violation["text"] for violation in sources["violations"])
+    for channel, why in {
+        Channel.LEDGER: "meta.inf, which describes it, is empty",
+        Channel.METRICS: "meta.inf, which describes it, is damaged",
+        Channel.EVENTS: "meta.sum, which describes it, is gone",
+        Channel.VERSIONS: "its folder is gone",
+    }.items():
+        assert f"the stream {place[channel].name} does not load: {why}" in said
+    assert place[Channel.REWARDS].name not in said
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_evidence_that_cannot_be_written_is_read_in_a_copy(folder: RunFolder) -> None:
+    write_run(job(), folder)
+    found = [folder.path, *folder.path.rglob("*")]
+    for path in found:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    before = {path: path.stat().st_mtime_ns for path in found}
+    try:
+        assert audit(folder).exit_code == 0
+        assert {path: path.stat().st_mtime_ns for path in found} == before
+    finally:
+        for path in found:
+            path.chmod(0o755)
 
 
 def test_damaged_files_are_named(folder: RunFolder) -> None:

@@ -7,7 +7,7 @@ deterministic: the same calls have the same effects in the same order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from tests.memory.changes import matches
@@ -294,9 +294,14 @@ class MemoryStore:
             if not fresh and len(stream.cuts) == cuts:
                 await stream.changes.wait(">")
 
-    async def depths(self) -> dict[str, int]:
+    async def exists(self, channel: Channel) -> bool:
+        """Whether a channel has its stream: each has, once the store is open."""
+        return channel in self._open_job().streams
+
+    async def depths(self, channels: Iterable[Channel] = Channel) -> dict[str, int]:
         """Messages stored per channel."""
-        return {channel.value: len(stream) for channel, stream in self._open_job().streams.items()}
+        streams = self._open_job().streams
+        return {channel.value: len(streams[channel]) for channel in channels}
 
     def _open_job(self) -> MemoryJob:
         """The job's streams.

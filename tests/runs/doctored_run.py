@@ -85,8 +85,8 @@ class DoctoredRun:
 
     def insert(self, place: int, *records: Json, writer: Json | None = None, suffix: str = "records") -> None:
         """Insert a message of records; the chain follows."""
-        given = writer or json.loads(self.ledger[place - 1].data)["writer"]
-        data = json.dumps({"writer": given, "records": records, "version": 2}).encode()
+        before = json.loads(self.ledger[place - 1].data)
+        data = json.dumps({**before, "writer": writer or before["writer"], "records": records}).encode()
         self.ledger.insert(place, Message(0, suffix, data, {"Nats-Msg-Id": f"inserted/{place}"}))
         self.chain()
 

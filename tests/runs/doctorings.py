@@ -294,12 +294,17 @@ for field, value, verdict, claim in (
 
 @expect(VIOLATED, "specs")
 def a_reward_worker_with_another_function(run: DoctoredRun) -> None:
-    (pod,) = [p.parts[-4] for p in run.folder.glob("pods/*-reward-*/volumes/config/config.json")]
+    in_config(run, "reward", lambda spec: spec["reward"].update(functions=["exact_match"]))
 
-    def change(config: Json) -> None:
-        config["spec"]["reward"].update(functions=["exact_match"])
 
-    run.change_json(f"pods/{pod}/volumes/config/config.json", change)
+@expect(VIOLATED, "specs")
+def an_engine_with_another_temperature(run: DoctoredRun) -> None:
+    in_config(run, "rollout", lambda spec: spec["rollout"]["sampling"].update(temperature=0.5))
+
+
+def in_config(run: DoctoredRun, role: str, change: Callable[[Json], Any]) -> None:
+    (pod,) = [p.parts[-4] for p in run.folder.glob(f"pods/*-{role}-*/volumes/config/config.json")]
+    run.change_json(f"pods/{pod}/volumes/config/config.json", lambda config: change(config["spec"]))
 
 
 # ---------------------------------------------------------------------------------------------- evaluations, metrics
@@ -415,6 +420,96 @@ for what, make in INVENTED.items():
     DOCTORINGS[f"{what}, in metrics.jsonl"] = Doctoring(invent, VIOLATED, "evaluations")
 
 
+def of_all(lines: list[Json], field: str, value: Any) -> None:
+    """Set a field of each line of a step; `a.b`: below another one."""
+    *sections, name = field.split(".")
+    for line in lines:
+        if line["reward_mean"] is not None:
+            part = line
+            for section in sections:
+                part = part[section]
+            part[name] = value
+
+
+WHOLE_JOB: dict[str, Any] = {
+    "trajectories.planned": 400,
+    "trajectories.consumed": 1,
+    "aborted.PromptExhausted": 3,
+    "attempts_failed.EngineLost": 2,
+    "trainer_attempt": 3,
+    "epoch": 4,
+    "writer": 9_000_001,
+    "pipeline.max_staleness": 8,
+    "stats.staleness_max": 7,
+}
+for field, value in WHOLE_JOB.items():
+
+    def in_stream(run: DoctoredRun, field: str = field, value: Any = value) -> None:
+        run.change_metrics_stream(lambda lines: of_all(lines, field, value))
+
+    def in_file(run: DoctoredRun, field: str = field, value: Any = value) -> None:
+        run.change_lines("metrics.jsonl", lambda lines: of_all(lines, field, value))
+
+    DOCTORINGS[f"{field} in the metrics stream"] = Doctoring(in_stream, VIOLATED, "evaluations")
+    DOCTORINGS[f"{field} in metrics.jsonl"] = Doctoring(in_file, VIOLATED, "evaluations")
+
+
+@expect(DAMAGED, "evaluations")
+def a_loss_in_metrics_jsonl_that_the_stream_does_not_have(run: DoctoredRun) -> None:
+    run.change_lines("metrics.jsonl", lambda lines: of_all(lines, "stats.loss", 0.125))
+
+
+@expect(VIOLATED, "versions")
+def an_announcement_after_the_end(run: DoctoredRun) -> None:
+    announce(run, version=7, key="v7-a1", manifest="0" * 32)
+
+
+@expect(VIOLATED, "versions")
+def an_announcement_of_a_foreign_manifest(run: DoctoredRun) -> None:
+    announce(run, manifest="0" * 32)
+
+
+@expect(DAMAGED, "versions")
+def a_version_that_only_its_announcement_knows(run: DoctoredRun) -> None:
+    run.cut(run.place("finished"))
+    announce(run, version=7, key="v7-a1", manifest="0" * 32)
+
+
+@expect(DAMAGED, "sources")
+def an_announcement_that_does_not_read(run: DoctoredRun) -> None:
+    announce(run, version="none")
+
+
+def announce(run: DoctoredRun, **changes: Any) -> None:
+    (message,) = run.streams[Channel.VERSIONS]
+    said = json.dumps({**json.loads(message.data), **changes})
+    run.streams[Channel.VERSIONS] = [replace(message, data=said.encode())]
+
+
+for name, value in {"NaN": float("nan"), "Infinity": float("inf"), "1e300": 1e300}.items():
+
+    def score(run: DoctoredRun, value: float = value) -> None:
+        run.change("rewarded", lambda r: r["trajectory"] == "g3.0", reward=value)
+
+    DOCTORINGS[f"a reward of {name} in the ledger"] = Doctoring(score, DAMAGED, "sources")
+
+
+@expect(DAMAGED, "sources")
+def a_group_whose_name_is_none(run: DoctoredRun) -> None:
+    run.change("reserved", lambda r: r["group"] == "g3", group="x.y.z")
+
+
+@expect(DAMAGED, "sources")
+def a_spec_that_is_none(run: DoctoredRun) -> None:
+    run.change("spec", spec={})
+
+
+@expect(VIOLATED, "digests")
+def one_payload_under_two_ids(run: DoctoredRun) -> None:
+    first = next(r for _, r in run.records() if (r["kind"], r.get("trajectory")) == ("generated", "g3.0"))
+    run.change("generated", lambda r: r["trajectory"] == "g4.0", digest=first["digest"])
+
+
 @expect(VIOLATED, "evaluations")
 def another_end_in_the_metrics_stream(run: DoctoredRun) -> None:
     messages = run.streams[Channel.METRICS]
@@ -447,6 +542,7 @@ for field, value, verdict in (
     ("coordinator_epochs", 0, VIOLATED),
     ("trainer_attempts", 5, VIOLATED),
     ("attempts_failed", {"RewardRaised": 3}, VIOLATED),
+    ("message", "it went well", VIOLATED),
 ):
 
     def lie(run: DoctoredRun, field: str = field, value: Any = value) -> None:

@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 from typing import Annotated
 
 from rljob_core.omitted import OMITTED_IF_EMPTY, OMITTED_IF_NONE
+from rljob_core.record_fields import Number, Real, Score
 
 PASS_SLACK = 1e-9
 """By how much a reward may be below `passReward`: sums of weighted scores differ in their last bits."""
@@ -29,15 +30,15 @@ class HeldOutScore:
         pass_at: pass@k by k, if there are several sampled answers to each prompt.
     """
 
-    sampled: float | None
-    greedy: float | None
-    samples: int
-    answers: int
-    failed: Annotated[int, OMITTED_IF_EMPTY] = 0
+    sampled: Score | None
+    greedy: Score | None
+    samples: Number
+    answers: Number
+    failed: Annotated[Number, OMITTED_IF_EMPTY] = 0
     error: Annotated[str, OMITTED_IF_EMPTY] = ""
-    sampled_ci95: Annotated[float | None, OMITTED_IF_NONE] = None
-    greedy_ci95: Annotated[float | None, OMITTED_IF_NONE] = None
-    pass_at: Annotated[dict[int, float], OMITTED_IF_EMPTY] = field(default_factory=dict)
+    sampled_ci95: Annotated[Real | None, OMITTED_IF_NONE] = None
+    greedy_ci95: Annotated[Real | None, OMITTED_IF_NONE] = None
+    pass_at: Annotated[dict[Number, Real], OMITTED_IF_EMPTY] = field(default_factory=dict)
 
     @property
     def unscored(self) -> str:

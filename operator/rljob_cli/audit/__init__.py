@@ -51,16 +51,18 @@ _CLAIMS: dict[Callable[[AuditedRun], CheckOutcome], str] = {
     trajectories.changes: (
         "every buffer opened under the bound and mode that were in force, and no sooner than that allows"
     ),
-    specs: "the ledger, the user and the workers have the same spec, and the ledger followed it",
+    specs: "the ledger, the user and the workers have the same spec, sampling included, and the ledger followed it",
     trajectories.full_steps: "every step trained its own buffer, and all of it",
-    agreement.digests: "everything trained has a payload digest and a reward digest",
+    agreement.digests: "everything trained has a payload digest of its own and a reward digest",
     agreement.same_payloads: "ledger, trainer and what payloads are left name the same bytes and versions",
     agreement.same_rewards: "ledger and what rewards are left name the same scores",
     rewards.trained_rewards: "the trainer was sent the ledger's scores, and the advantages that follow from them",
     evaluations: "every evaluation was due, and the published metrics have the ledger's figures and no others",
     summary: "summary.json has the end and the figures that the ledger has",
     agreement.same_batches: "what was committed is what was assigned and what the trainer fed, in order",
-    agreement.versions: "versions follow one another, each once, each from the one before",
+    agreement.versions: (
+        "versions follow one another, each once, each from the one before, and no other was announced"
+    ),
     agreement.manifests: "every version's manifest is intact and holds the ledger's commit record",
     agreement.attempts: "attempts only go up, and results are of the attempt that holds them",
     chain.unaltered: "no message of the ledger was altered since it was written, nor since a manifest named it",
@@ -100,8 +102,8 @@ def _counts(run: AuditedRun) -> dict[str, object]:
             for name, score in zip(("", *r.sets), r.scores, strict=True)
             if score.failed
         ],
-        "resumed": len(run.history.resumed),
-        "resumed_tokens": sum(run.history.resumed),
+        "resumed": run.history.resumed,
+        "resumed_tokens": run.history.resumed_tokens,
         "open": sum(len(group.members) for group in groups if not group.ended),
         "versions": len(run.history.commits),
         "versions_restored": sum(commit.restored for commit in run.history.commits),

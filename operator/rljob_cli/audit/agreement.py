@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
+from rljob_cli.audit.announcements import announced
 from rljob_cli.audit.audited_run import AuditedRun, CheckOutcome
 from rljob_cli.audit.evidence import PayloadLeft, Violation, damage
 from rljob_core.errors import ProtocolViolation
@@ -40,7 +41,23 @@ def digests(run: AuditedRun) -> CheckOutcome:
             found.append(Violation((consumed.trajectory,), "was trained without a payload digest"))
         if rewarded is None or not rewarded.digest:
             found.append(Violation((consumed.trajectory,), "was trained without a reward digest"))
-    return examined, found
+    return examined, [*found, *_shared(run)]
+
+
+def _shared(run: AuditedRun) -> Iterator[Violation]:
+    """Report payloads under several ids: a digest covers the id, so no two trajectories have the same."""
+    named: dict[str, set[str]] = {}
+    stated = [(record.digest, record.trajectory) for record in _generated(run)]
+    stated += [(c.generated.digest, c.trajectory) for c in run.consumed if c.generated is not None]
+    stated += [(item.digest, item.trajectory) for _, item in run.fed_items]
+    stated += [(payload.digest, payload.trajectory) for payload in run.evidence.payloads]
+    for digest, trajectory in stated:
+        if digest:
+            named.setdefault(digest, set()).add(trajectory)
+    for digest, trajectories in named.items():
+        if len(trajectories) > 1:
+            text = f"have one payload, of the digest {digest[:12]}, which belongs to one of them alone"
+            yield Violation(tuple(sorted(trajectories)), text)
 
 
 def same_payloads(run: AuditedRun) -> CheckOutcome:
@@ -158,7 +175,7 @@ def _difference(one: tuple[tuple[str, ...], ...], other: tuple[tuple[str, ...], 
 
 
 def versions(run: AuditedRun) -> CheckOutcome:
-    """Check that versions count up without a gap, that each one's parent is the manifest before, and all rollbacks."""
+    """Check that versions count up, each from the manifest before, all rollbacks, and what was announced of them."""
     commits = [commit.record for commit in run.history.commits]
     found = list(run.history.misguided)
     for expected, record in enumerate(commits, start=1):
@@ -175,7 +192,8 @@ def versions(run: AuditedRun) -> CheckOutcome:
         for before, record in pairwise(commits)
         if record.parent != before.manifest
     ]
-    return len(commits), found
+    found += announced(run.history, run.evidence)
+    return len(commits) + len(run.evidence.announced), found
 
 
 def manifests(run: AuditedRun) -> CheckOutcome:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from rljob_core.messages import RewardResult, StepMetrics
+from rljob_core.messages import RewardResult, StepMetrics, VersionAnnounced
 from rljob_core.records import FedMicroBatch, RecordBatch, StepCommitted
 from rljob_core.trajectory import VersionSpan
 
@@ -81,7 +81,7 @@ class Evidence:
         fed: the trainer's own log, attempt by attempt, in the order of its lines.
         unreadable: one message for each thing that could not be read.
         job: UID of the job that the ledger must belong to; "" if it is unknown.
-        announced: digest of the manifest that was announced to the engines last; "" if none was.
+        announced: what was announced to the engines and is stored, the newest last.
         metrics, metrics_file: lines of the metrics stream and of metrics.jsonl that the user has not gone back from.
         summary: the content of summary.json; None if there is none.
         user_spec: `spec` in job.json or in the cluster's configuration, with defaults filled in; None if unknown.
@@ -101,7 +101,7 @@ class Evidence:
     fed: tuple[FedMicroBatch, ...] = ()
     unreadable: tuple[str, ...] = ()
     job: str = ""
-    announced: str = ""
+    announced: tuple[VersionAnnounced, ...] = ()
     metrics: tuple[StepMetrics, ...] = ()
     metrics_file: tuple[StepMetrics, ...] = ()
     summary: dict[str, Any] | None = None

@@ -20,7 +20,7 @@ class Plan:
         groups: all reserved groups, by id.
         specs: the specs under which coordinators claimed the ledger.
         moves: number of groups that were moved to another buffer.
-        resumed: for each attempt that continued an earlier one, how many tokens it inherited.
+        resumed, resumed_tokens: how many attempts continued an earlier one, and the tokens that they inherited.
         out_of_order: trainer attempts that went back, and results of an attempt that is not the current one.
         misplaced: reservations and moves that break the bound of their buffer.
         disordered: groups that are not of the prompt that comes next in the data's order.
@@ -31,7 +31,8 @@ class Plan:
     groups: dict[str, Planned] = field(default_factory=dict)
     specs: list[dict[str, Any]] = field(default_factory=list)
     moves: int = 0
-    resumed: list[int] = field(default_factory=list)
+    resumed: int = 0
+    resumed_tokens: int = 0
     out_of_order: list[Violation] = field(default_factory=list)
     misplaced: list[Violation] = field(default_factory=list)
     disordered: list[Violation] = field(default_factory=list)
@@ -72,7 +73,8 @@ class Plan:
         member.inherited = inherited
         if inherited is None:
             return
-        self.resumed.append(inherited.tokens)
+        self.resumed += 1
+        self.resumed_tokens += inherited.tokens
         if inherited.attempt >= member.attempt:
             text = f"attempt {member.attempt} continues from attempt {inherited.attempt}"
             self.out_of_order.append(Violation((trajectory,), text))

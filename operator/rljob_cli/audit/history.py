@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from rljob_cli.audit.causes import ENGINE_LOST, Moment
 from rljob_cli.audit.evaluations import unfounded
 from rljob_cli.audit.evidence import LedgerMessage, Violation, damage
-from rljob_cli.audit.ledger_items import Committed, Member, Planned
+from rljob_cli.audit.ledger_items import Committed, Member, Planned, PublishedMoment
 from rljob_cli.audit.spec_changes import unclaimed
 from rljob_cli.audit.training import Training
 from rljob_cli.audit.valid_records import ValidRecords
+from rljob_core.metrics_history import LineKind
 from rljob_core.records import (
     BufferOpened,
     Dispatched,
@@ -61,6 +62,9 @@ class History(Training):
         misjudged: evaluations that cannot have taken place.
         resets: how often attempts ended without a result, by reason.
         generated: number of payloads.
+        planned: number of trajectories.
+        aborted: number of trajectories that were given up, by cause.
+        moments: what the ledger had at each commit and evaluation, by kind and version, and at the end (version 0).
         claimed_without_spec: the message of the newest claim if it lacks a spec, as that of a rollback does.
         _unclaimed: the message that is being read if it has no claim, else empty.
         lost: number of the newest commits that other sources prove and the ledger lacks (`lost_commits`).
@@ -79,6 +83,9 @@ class History(Training):
     misjudged: list[Violation] = field(default_factory=list)
     resets: Counter[str] = field(default_factory=Counter)
     generated: int = 0
+    planned: int = 0
+    aborted: Counter[str] = field(default_factory=Counter)
+    moments: dict[tuple[LineKind, int], PublishedMoment] = field(default_factory=dict)
     claimed_without_spec: tuple[str, ...] = ()
     _unclaimed: str = ""
     lost: int = 0
@@ -135,6 +142,7 @@ class History(Training):
             case BufferOpened():
                 self._open(record)
             case GroupReserved():
+                self.planned += record.siblings
                 self._reserve(record)
             case Dispatched():
                 for trajectory, attempt in zip(record.trajectories, record.attempts, strict=True):
@@ -164,8 +172,10 @@ class History(Training):
                 self._assign(record)
             case StepCommitted():
                 self._commit(record)
+                self._publish("commit", record.version)
             case StepRestored():
                 self._restore(record)
+                self._publish("commit", record.commit.version)
             case VersionsRevoked():
                 self._revoke(record)
             case JobFinished():
@@ -176,6 +186,7 @@ class History(Training):
         self.misjudged += unfounded(record, version=self.version, evaluated=self.evaluated, spec=spec)
         self.evaluated[record.version] = record
         self.evaluators[record.version] = self.writers
+        self._publish("evaluation", record.version)
 
     def _abort(self, record: GroupAborted) -> None:
         group = self.groups.get(record.group)
@@ -185,7 +196,9 @@ class History(Training):
         self.causes.aborted(record, group, self._moment())
         if not group.ended:
             self._untrained += [m.rewarded.reward for m in group.members.values() if m.rewarded is not None]
-        group.aborted.append(record)
+        self._give_up(group, record)
+        if self.finished is not None:
+            self._publish("end", 0)
         if ENGINE_LOST in record.causes.values():
             for member in (m for one in self.groups.values() for m in one.members.values()):
                 member.deaths = 0
@@ -196,6 +209,34 @@ class History(Training):
         self.ends.append(record.outcome)
         self.end_writer = self.writers
         self.end_attempt = self.attempts[-1].attempt if self.attempts else 0
+        self._publish("end", 0)
+
+    def _give_up(self, group: Planned, record: GroupAborted) -> None:
+        if not group.aborted:
+            self.aborted.update(record.causes.get(trajectory, record.reason) for trajectory in group.members)
+        group.aborted.append(record)
+
+    def _publish(self, kind: LineKind, version: int) -> None:
+        """A line of metrics follows, which says what the ledger has by now."""
+        settings = self.pipelines.settings
+        counts = {
+            "planned": self.planned,
+            "generated": self.generated,
+            "consumed": self.consumed,
+            "resumed": self.resumed,
+            "resumed_tokens": self.resumed_tokens,
+        }
+        self.moments[kind, version] = PublishedMoment(
+            self.records.writer.number,
+            {
+                "trajectories": {name: count for name, count in counts.items() if count},
+                "aborted": dict(self.aborted),
+                "attempts_failed": dict(self.resets),
+                "trainer_attempt": self.attempts[-1].attempt if self.attempts else 0,
+                "pipeline": settings[-1] if settings else None,
+                "failure": self.finished.failure if self.finished is not None else None,
+            },
+        )
 
     def _moment(self) -> Moment:
         """What is in force now."""
@@ -218,7 +259,7 @@ class History(Training):
         for name in record.dropped:
             self.causes.dropped(name, self.groups.get(name), step)
             if name in self.groups:
-                self.groups[name].aborted.append(GroupAborted(name, "LedgerLost"))
+                self._give_up(self.groups[name], GroupAborted(name, "LedgerLost"))
         self._take_back(record.commit)
         for name, target in record.moved.items():
             self._place(name, step, target)
@@ -245,6 +286,7 @@ class History(Training):
         for name, size in lost.items():
             ids = [trajectory_id(name, n) for n in range(size)]
             reserved = GroupReserved(name, prompt_of_group(name), size, step, 0)
+            self.planned += size
             self.groups[name] = Planned(reserved, step, {i: Member() for i in ids})
             self._restored_prompts.add(reserved.prompt)
         self._pass_restored_prompts()
@@ -264,7 +306,7 @@ class History(Training):
         for name, group in self.groups.items():
             group.consumed = [step for step in group.consumed if step not in steps]
             if not group.ended:
-                group.aborted.append(GroupAborted(name, "VersionRevoked"))
+                self._give_up(group, GroupAborted(name, "VersionRevoked"))
         for step in [step for step in self.stamps if step >= record.version]:
             del self.stamps[step]
             self.buffers.pop(step, None)
@@ -273,6 +315,10 @@ class History(Training):
         self._untrained.clear()
         self.causes.step_ended()
         self.finished = None
+        self.consumed -= revoked
+        self.moments = {
+            (kind, v): m for (kind, v), m in self.moments.items() if v <= record.version and kind != "end"
+        }
 
 
 def misguided(

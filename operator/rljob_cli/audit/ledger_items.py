@@ -107,3 +107,16 @@ class Committed:
     restored: bool = False
     scales: frozenset[bool] = frozenset()
     untrained: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedMoment:
+    """What the ledger had when its coordinator published a line of metrics: just after the record that the line tells.
+
+    Attributes:
+        writer: number of the coordinator's writer epoch.
+        told: what the line must say, by field.
+    """
+
+    writer: int
+    told: dict[str, object]

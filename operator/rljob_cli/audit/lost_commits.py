@@ -35,9 +35,10 @@ def lost_commits(history: History, evidence: Evidence) -> list[StepCommitted]:
         if file.proposal is not None and file.digest not in revoked:
             successors.setdefault(file.parent, []).append(replace(file.proposal, manifest=file.digest))
     begun = reach(history, evidence)
+    announcements = {announced.manifest for announced in evidence.announced}
 
     def rank(commit: StepCommitted) -> tuple[bool, bool, int, int]:
-        announced = commit.manifest == evidence.announced
+        announced = commit.manifest in announcements
         return (
             commit.manifest in successors or announced,
             announced,

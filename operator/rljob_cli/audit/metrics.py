@@ -9,18 +9,19 @@ If its claim is lost, too, its successor counts as many coordinators, but its wr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import isclose
 from statistics import fmean
 
 from rljob_cli.audit.audited_run import AuditedRun, CheckOutcome
 from rljob_cli.audit.evaluations import is_due
-from rljob_cli.audit.evidence import Verdict, Violation
+from rljob_cli.audit.evidence import Verdict, Violation, damage
 from rljob_cli.audit.ledger_items import Committed
 from rljob_core.advantage import deviation
 from rljob_core.held_out import HeldOutScore
 from rljob_core.messages import StepMetrics
-from rljob_core.records import EPOCH_STRIDE
+from rljob_core.metrics_history import kind_of
+from rljob_core.records import EPOCH_STRIDE, PipelineSet
 
 _WORDS = {
     "reward_mean": "mean reward",
@@ -46,6 +47,7 @@ def evaluations(run: AuditedRun) -> CheckOutcome:
     for source, lines in stated.items():
         for line in lines:
             found += judge.contradictions(line, source)
+    found += _unlike_copies(run)
     return len(run.history.evaluated) + sum(map(len, stated.values())), found
 
 
@@ -120,6 +122,7 @@ class _Judge:
             yield from self._of_step(line, source)
         if line.is_evaluation:
             yield from self._of_evaluation(line, source)
+        yield from self._of_moment(line, source)
         history = self.run.history
         if (
             line.finished
@@ -127,6 +130,44 @@ class _Judge:
             and not self._may_be_lost(line, history.writers)
         ):
             yield from self._unknown("the job", f"has ended as {line.finished}", source)
+
+    def _of_moment(self, line: StepMetrics, source: str) -> Iterator[Violation]:
+        """What a line says of the whole job and the ledger did not have just after the record that the line tells."""
+        if not line.writer:
+            return
+        history, kind = self.run.history, kind_of(line)
+        name = ("the job" if kind == "end" else f"version {line.version}",)
+        if line.epoch != line.writer // EPOCH_STRIDE:
+            text = f"was published by writer epoch {line.writer}, but says epoch {line.epoch} in {source}"
+            yield Violation(name, text)
+        moment = history.moments.get((kind, 0 if kind == "end" else line.version))
+        if moment is None:
+            if line.pipeline is not None and not self._may_have_been(line.pipeline):
+                yield from self._unknown(*name, f"had the pipeline {_shown(line.pipeline)}", source)
+            return
+        if line.writer != moment.writer:
+            honest = self._was_made_before(line) or self._may_be_lost(line, moment.writer // EPOCH_STRIDE)
+            if kind != "end" and not honest:
+                text = f"was recorded by writer epoch {moment.writer}, and published by {line.writer}, in {source}"
+                yield Violation(name, text)
+            return
+        stated: dict[str, object] = {
+            "trajectories": _counted(line.trajectories),
+            "aborted": _counted(line.aborted),
+            "attempts_failed": _counted(line.attempts_failed),
+            "trainer_attempt": line.trainer_attempt,
+            "pipeline": line.pipeline,
+        }
+        if kind == "end":
+            stated["failure"] = line.failure
+        for field, said in stated.items():
+            if said != (right := moment.told[field]):
+                yield Violation(
+                    name, f"its {field} is {_shown(right)} by the ledger, and {_shown(said)} in {source}"
+                )
+
+    def _may_have_been(self, pipeline: PipelineSet) -> bool:
+        return pipeline in self.run.history.pipelines.settings or len(self.claimed) != 1
 
     def _of_step(self, line: StepMetrics, source: str) -> Iterator[Violation]:
         version, history = line.version, self.run.history
@@ -162,15 +203,21 @@ class _Judge:
             return
         if self._may_be_lost(line, history.evaluators[line.version]) and not self._is_too_early(line):
             return
-        known = _figures(dict(zip(("", *record.sets), record.scores, strict=True)))
-        stated = _figures(dict(zip(("", *line.heldout_sets), line.held_out.values(), strict=True)))
-        for name, right, said in (
+        scores = dict(zip(("", *record.sets), record.scores, strict=True))
+        said = dict(zip(("", *line.heldout_sets), line.held_out.values(), strict=True))
+        known, stated = _figures(scores), _figures(said)
+        for figure, right, published in (
             ("number of answers with tokens of later versions", record.mixed, line.heldout_mixed),
             ("newest version of any answer", record.newest, line.heldout_newest),
         ):
-            known[name], stated[name] = right, said
+            known[figure], stated[figure] = right, published
         invented = dict.fromkeys(stated.keys() - known.keys())
         yield from self._differences(line.version, {**known, **invented}, stated, source)
+        for of in scores.keys() & said.keys():
+            errors = scores[of].error or "nothing", said[of].error or "nothing"
+            if errors[0] != errors[1]:
+                text = f"its first answer without a score{of and f', of {of},'} failed of {errors[0]} by the ledger"
+                yield Violation((name,), f"{text}, and of {errors[1]} in {source}")
 
     def _may_be_forgotten(self, line: StepMetrics) -> bool:
         """Whether the evaluation may have been recorded, although the ledger has none of this version."""
@@ -213,3 +260,52 @@ class _Judge:
             yield Violation((name,), text, Verdict.UNFINISHED)
         else:
             yield Violation((name,), f"{what}, by {source}, but not by the ledger")
+
+
+def _unlike_copies(run: AuditedRun) -> Iterator[Violation]:
+    """Compare metrics.jsonl with the stream that it was copied from, also in what the ledger does not have.
+
+    Where coordinators were replaced, the server may have lost a line that the file has, and got another one.
+    """
+    evidence = run.evidence
+    if evidence.live:
+        return
+    single = len(run.history.records.claims) <= 1
+    copied: dict[tuple[object, ...], list[StepMetrics]] = {}
+    for line in evidence.metrics:
+        copied.setdefault(_identity(line, single=single), []).append(line)
+    for row in evidence.metrics_file:
+        lines = copied.get(_identity(row, single=single), [])
+        unlike = [_unlike_fields(row, line) for line in lines]
+        if unlike and all(unlike):
+            fewest = min(unlike, key=len)
+            text = f"was altered in its line of metrics: stream and metrics.jsonl have another {', '.join(fewest)}"
+            yield damage((f"version {row.version}",), text)
+
+
+def _identity(line: StepMetrics, *, single: bool) -> tuple[object, ...]:
+    return kind_of(line), line.version, None if single else line.writer
+
+
+def _unlike_fields(row: StepMetrics, line: StepMetrics) -> list[str]:
+    """The fields in which a row of metrics.jsonl differs from the line of the stream that it may be a copy of."""
+    # The row of an evaluation has these of its version.
+    own = {"seconds", "tokens_generated"} if kind_of(row) == "evaluation" else set()
+    names = [field.name for field in fields(StepMetrics) if field.name not in own]
+    return [name for name in names if not _is_same(getattr(row, name), getattr(line, name))]
+
+
+def _is_same(one: object, other: object) -> bool:
+    return one == other or repr(one) == repr(other)  # of numbers that are none, too
+
+
+def _counted(counts: Mapping[str, int]) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count}
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, PipelineSet):
+        return f"{value.mode} {value.max_staleness} from step {value.step}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {count}" for name, count in sorted(value.items())) or "none"
+    return "none" if value in (None, "") else value

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from rljob_cli.audit.evidence import Findings, Verdict
+from rljob_cli.exits import name_folder_in_errors
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
@@ -26,7 +27,8 @@ def write_metrics(file: Path, findings: Findings, folder: Path, config: JobConfi
         config: the job's, in a pod; None for a run's folder.
 
     Raises:
-        SpecError: it cannot be written.
+        SpecError: its folder does not exist.
+        OSError: it cannot be written; the error names the file.
     """
     identity = None if config is not None else RunFolder(folder).identity()
     job = config.job if config is not None else "" if identity is None else identity.name
@@ -37,7 +39,7 @@ def write_metrics(file: Path, findings: Findings, folder: Path, config: JobConfi
         if verdict is not Verdict.HOLDS:
             recorder.set(AuditMetrics.VIOLATIONS, found[verdict], namespace, job, verdict.value)
     recorder.set(AuditMetrics.TIMESTAMP, time.time(), namespace, job)
-    try:
+    if not file.parent.is_dir():
+        raise SpecError("--metrics", f"{file} cannot be written: its folder does not exist")
+    with name_folder_in_errors(file):
         replace_text(file, as_text(recorder))
-    except OSError as error:
-        raise SpecError("--metrics", f"{file} cannot be written: {error.strerror}") from error

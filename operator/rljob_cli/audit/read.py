@@ -2,7 +2,8 @@
 
 For a run's output folder, the streams are read from the run's nats-server if it is running, else from a server that is
 started for the audit. In a pod they are read from the server in `RLJOB_NATS_URL`. The ledger is read first: everything
-that it refers to was stored in the other sources before.
+that it refers to was stored in the other sources before. A stream that the server does not have is evidence that is
+missing: only a job that may be starting is waited for.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,15 +21,23 @@ from pydantic import TypeAdapter, ValidationError
 
 from rljob_cli.audit.evidence import Evidence, ManifestFile
 from rljob_cli.audit.reports_read import add_reports, mounted_configurations, worker_specs
-from rljob_cli.audit.streams import ledger_messages, metrics_lines, payloads_left, reward_results, stored
+from rljob_cli.audit.streams import (
+    absent_streams,
+    announcements,
+    ledger_messages,
+    metrics_lines,
+    payloads_left,
+    reward_results,
+    stored,
+)
 from rljob_cli.cluster_job import job_config
 from rljob_cli.run_folder.folder import Identity, RunFolder
-from rljob_cli.run_folder.streams import served_streams, store_of
+from rljob_cli.run_folder.streams import broken_streams, served_streams, store_of
 from rljob_core.config import JobConfig
 from rljob_core.errors import RLJobError, SpecError, StoreUnavailable
-from rljob_core.messages import VERSION_ANNOUNCED
-from rljob_core.ports import Channel, MessageStore, WeightManifest
+from rljob_core.ports import Channel, Message, MessageStore, WeightManifest
 from rljob_core.records import FED, FedMicroBatch
+from rljob_core.stream_names import StreamNames
 from rljob_operator import names
 from rljob_runtime.locations import local_path
 from rljob_runtime.messaging.connect import role_store
@@ -36,10 +45,11 @@ from rljob_runtime.storage.objects import is_object_store
 from rljob_runtime.storage.trainer_log import TrainerLogObjects
 from rljob_runtime.training.trainer_log_folder import trainer_log_folder
 from rljob_runtime.weights.create import open_transport
+from rljob_runtime.weights.nats import MessageTransport
 from rljob_runtime.weights.transport import Transport
 
 PATIENCE_SECONDS = 60.0
-"""For which a server that restarts, or streams that are not there, are waited for."""
+"""For which a server that restarts, or the streams of a job that may be starting, are waited for."""
 _MANIFEST: TypeAdapter[WeightManifest] = TypeAdapter(WeightManifest)
 
 
@@ -47,17 +57,17 @@ async def read_folder(folder: RunFolder) -> Evidence:
     """Read all evidence about the job in an output folder of `rljob run`.
 
     Raises:
-        SpecError: the folder holds no job.
+        SpecError: the folder holds no job, or one that has not begun.
         StoreUnavailable: the job's streams cannot be read.
     """
-    identity = _identity(folder)
-    async with served_streams(folder, identity) as url:
-        return await _read_served(folder, identity, url)
+    identity, in_use = _identity(folder), folder.in_use()  # the lock is ours once the streams are served
+    async with served_streams(folder, identity, whole=False) as url:
+        return await _read_served(folder, identity, url, in_use=in_use)
 
 
 async def read_folder_served(folder: RunFolder, url: str) -> Evidence:
     """The evidence of a run whose streams, or a copy of them, the server at `url` serves."""
-    return await _read_served(folder, _identity(folder), url)
+    return await _read_served(folder, _identity(folder), url, in_use=folder.in_use())
 
 
 def _identity(folder: RunFolder) -> Identity:
@@ -67,10 +77,11 @@ def _identity(folder: RunFolder) -> Identity:
     return identity
 
 
-async def _read_served(folder: RunFolder, identity: Identity, url: str) -> Evidence:
+async def _read_served(folder: RunFolder, identity: Identity, url: str, *, in_use: bool) -> Evidence:
     if identity.mirrors:
         return await _read_mirrored(job_config(folder.workers_config), identity, url)
-    return add_reports(await _collect_of(folder, identity, url), folder, identity)
+    evidence = await _collect_of(folder, identity, url, in_use=in_use)
+    return add_reports(evidence, folder, identity, in_use=in_use)
 
 
 async def _read_mirrored(config: JobConfig, identity: Identity, url: str) -> Evidence:
@@ -90,13 +101,30 @@ async def _read_mirrored(config: JobConfig, identity: Identity, url: str) -> Evi
     return replace(evidence, user_spec=spec, spec_may_be_ahead=True, streams_only=transport is None)
 
 
-async def _collect_of(folder: RunFolder, identity: Identity, url: str) -> Evidence:
+async def _collect_of(folder: RunFolder, identity: Identity, url: str, *, in_use: bool) -> Evidence:
     weights = identity.manifest["spec"]["weights"]
     connect = partial(store_of, identity, url, patience=PATIENCE_SECONDS)
     transport = open_transport(
         weights.get("transport", "Files"), uri=weights.get("uri") or str(folder.weights), connect=connect
     )
-    return await collect(connect(), transport, job=identity.uid, trainer=folder.trainer_log_uri(identity))
+    names = StreamNames.of_job(namespace=identity.namespace, job=identity.name, uid=identity.uid)
+    broken = broken_streams(folder, identity)
+
+    def absent(channel: Channel) -> str:
+        stream = names.stream(channel)
+        if identity.nats_url:
+            return f"the nats-server at {identity.nats_url} has no stream {stream}"
+        why = broken.get(stream, "its files do not belong together")
+        return f"the stream {stream} does not load: {why}; `rljob run --resume` repairs what other evidence allows"
+
+    return await collect(
+        connect(),
+        transport,
+        job=identity.uid,
+        trainer=folder.trainer_log_uri(identity),
+        absent=absent,
+        patience=PATIENCE_SECONDS if in_use else 0.0,
+    )
 
 
 async def read_configured(
@@ -128,7 +156,13 @@ async def read_configured(
 
 
 async def collect(
-    store: MessageStore, weights: Transport | None, *, job: str, trainer: str | Path | None
+    store: MessageStore,
+    weights: Transport | None,
+    *,
+    job: str,
+    trainer: str | Path | None,
+    absent: Callable[[Channel], str] = "the server has no stream of the job's {}".format,
+    patience: float = PATIENCE_SECONDS,
 ) -> Evidence:
     """Read all evidence from a job's stores and its trainer's log; both stores are closed afterwards.
 
@@ -137,6 +171,8 @@ async def collect(
         weights: storage that has the versions' manifests; None if it cannot be read from here.
         job: UID of the job.
         trainer: folder or URI of the trainer's own log; None if it cannot be read from here.
+        absent: says that the server does not have the stream of a channel, and why.
+        patience: seconds for which streams that the server does not have are waited for.
 
     Raises:
         StoreUnavailable: the job's streams cannot be read.
@@ -144,15 +180,25 @@ async def collect(
     unreadable: list[str] = []
     await store.open()
     try:
-        messages = await stored(store, Channel.LEDGER)
+        lost = await absent_streams(store, patience)
+        unreadable += map(absent, lost)
+
+        async def read(channel: Channel) -> list[Message]:
+            return [] if channel in lost else await stored(store, channel)
+
+        messages = await read(Channel.LEDGER)
         ledger = tuple(ledger_messages(messages, unreadable))
-        rewards = tuple(reward_results(await stored(store, Channel.REWARDS), unreadable))
-        payloads = await payloads_left(store, unreadable)
-        manifests = await asyncio.to_thread(lambda: list(_manifests(weights, unreadable) if weights else ()))
-        metrics = metrics_lines([m.data for m in await stored(store, Channel.METRICS)], unreadable)
-        announced = await store.last(Channel.VERSIONS)
+        rewards = tuple(reward_results(await read(Channel.REWARDS), unreadable))
+        payloads = [] if Channel.TRAJECTORIES in lost else await payloads_left(store, unreadable)
+        hidden = Channel.WEIGHTS in lost and isinstance(weights, MessageTransport)
+        stored_weights = None if hidden else weights
+        manifests = await asyncio.to_thread(
+            lambda: list(_manifests(stored_weights, unreadable) if stored_weights else ())
+        )
+        metrics = metrics_lines([m.data for m in await read(Channel.METRICS)], unreadable)
+        announced = announcements(await read(Channel.VERSIONS), unreadable)
         fed = await asyncio.to_thread(_logged, trainer, unreadable)
-        newest = await store.last(Channel.LEDGER)
+        newest = None if Channel.LEDGER in lost else await store.last(Channel.LEDGER)
     finally:
         if weights is not None:
             weights.close()
@@ -165,7 +211,7 @@ async def collect(
         fed=fed,
         unreadable=tuple(unreadable),
         job=job,
-        announced=VERSION_ANNOUNCED.validate_json(announced.data).manifest if announced else "",
+        announced=announced,
         metrics=metrics,
         pipeline_refused=metrics[-1].pipeline_refused if metrics else "",
         growing=newest is not None and newest.sequence > (messages[-1].sequence if messages else 0),

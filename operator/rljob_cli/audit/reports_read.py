@@ -17,8 +17,8 @@ from rljob_core.config import JobConfig
 from rljob_core.spec import RLJobSpec
 
 
-def add_reports(evidence: Evidence, folder: RunFolder, identity: Identity) -> Evidence:
-    """Add what the folder's files say to the evidence from the streams."""
+def add_reports(evidence: Evidence, folder: RunFolder, identity: Identity, *, in_use: bool) -> Evidence:
+    """Add what the folder's files say to the evidence from the streams; `in_use`: see `Evidence`."""
     unreadable = list(evidence.unreadable)
     patched = (text.partition("=")[0].strip().removeprefix("spec.") for text in identity.patches)
     return replace(
@@ -27,7 +27,7 @@ def add_reports(evidence: Evidence, folder: RunFolder, identity: Identity) -> Ev
         summary=_summary(folder, unreadable),
         user_spec=_spec(identity, unreadable),
         patched=tuple(patched),
-        in_use=folder.in_use(),
+        in_use=in_use,
         worker_specs=tuple(worker_specs(_configurations(folder), unreadable)),
         unreadable=tuple(unreadable),
     )

@@ -6,14 +6,25 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+from pydantic import ValidationError
+
 from rljob_cli.audit.audited_run import AuditedRun, CheckOutcome
 from rljob_cli.audit.evidence import Evidence, Verdict, Violation
 from rljob_cli.audit.history import History
 from rljob_cli.audit.spec_changes import PIPELINE_FIELDS, completed
-from rljob_core.spec import PipelineSpec, RLJob, immutable_fields
+from rljob_core.spec import CHANGEABLE_OF_ENVIRONMENT, PipelineSpec, RLJob, immutable_fields
 
-_PROMISED = ("pipeline", "data", "reward", "algorithm", "model", "evaluation")
-"""Sections of the spec on which the audit's claims, or what the scores mean, depend."""
+_PROMISED = (
+    "pipeline",
+    "data",
+    "reward",
+    "algorithm",
+    "model",
+    "evaluation",
+    "rollout.sampling",
+    "rollout.environment",
+)
+"""Parts of the spec on which the audit's claims, or what the scores mean, depend."""
 _PLACES = {"uri", "url", "dataset"}
 """Fields that name places: a run folder may be copied, and pods see other paths than users."""
 
@@ -45,7 +56,7 @@ def specs(run: AuditedRun) -> CheckOutcome:
             if may_be_ahead or (evidence.spec_may_be_ahead and section == "pipeline"):
                 later = f"{text}: a change is in force within about a minute, so audit again"
                 found.append(Violation((f"spec.{path}",), later, Verdict.UNFINISHED))
-            elif section in _PROMISED:
+            elif _is_promised(path):
                 found.append(Violation((f"spec.{path}",), text))
             else:
                 later = f"{text}: `rljob run --resume` brings it into force"
@@ -82,7 +93,10 @@ def _in_force(history: History) -> dict[str, Any]:
     if history.pipelines.settings:
         newest = history.pipelines.settings[-1]
         said = {field: getattr(newest, name) for field, name in PIPELINE_FIELDS.items()}
-        spec["pipeline"] = PipelineSpec.model_validate(said).model_dump(mode="json", by_alias=True)
+        try:
+            spec["pipeline"] = PipelineSpec.model_validate(said).model_dump(mode="json", by_alias=True)
+        except ValidationError:  # no spec has such settings, so it is compared as it is
+            spec["pipeline"] = said
     return spec
 
 
@@ -96,7 +110,7 @@ def _unlike(name: str, spec: dict[str, Any], history: History, evidence: Evidenc
     for path, ledger, theirs in closest:
         if _is_patched(path, evidence) or _was_set(history, path, theirs):
             continue
-        if path.split(".")[0] in _PROMISED:
+        if _is_promised(path):
             text = f"is {_shown(theirs)} in the configuration of {name}, and {_shown(ledger)} in the ledger"
             yield Violation((f"spec.{path}",), text)
 
@@ -106,13 +120,19 @@ def _is_at_rest(history: History, user: dict[str, Any]) -> bool:
     return history.finished is not None or bool(user.get("suspend"))
 
 
+def _is_promised(path: str) -> bool:
+    if path.removeprefix("rollout.environment.").partition(".")[0] in CHANGEABLE_OF_ENVIRONMENT:
+        return False
+    return any(path == part or path.startswith(f"{part}.") for part in _PROMISED)
+
+
 def _may_be_ahead(path: str, ledger: Any, user: Any) -> bool:
     """Whether the user can have changed a field since the coordinator saw the spec last."""
     section = path.partition(".")[0]
     if section == "pipeline":
         return False
     marks = [mark for field, mark in _IMMUTABLE.items() if path == field or path.startswith(f"{field}.")]
-    return section not in _PROMISED or all(mark.allows(ledger, user) for mark in marks)
+    return not _is_promised(path) or all(mark.allows(ledger, user) for mark in marks)
 
 
 def _is_patched(path: str, evidence: Evidence) -> bool:

@@ -13,8 +13,18 @@ from pydantic import ValidationError
 
 from rljob_cli.audit.evidence import LedgerMessage, PayloadLeft
 from rljob_core.errors import CorruptLedger, CorruptPayload, StreamCut
-from rljob_core.messages import MARK, REWARD_BATCH, STEP_METRICS, RewardResult, StepMetrics
+from rljob_core.messages import (
+    MARK,
+    REWARD_BATCH,
+    STEP_METRICS,
+    VERSION_ANNOUNCED,
+    RewardResult,
+    StepMetrics,
+    VersionAnnounced,
+)
 from rljob_core.ports import MESSAGE_ID, Channel, Message, MessageStore
+from rljob_core.records import RecordBatch, SpecInForce
+from rljob_core.spec import RLJobSpec
 from rljob_runtime.messaging import ledger
 from rljob_runtime.messaging.ledger import CHAIN_DIGEST, Chain, chain_digest
 from rljob_runtime.messaging.payload_index import SUMMARY_HEADER
@@ -22,8 +32,19 @@ from rljob_runtime.messaging.summaries import PayloadSummary, decode_summaries
 from rljob_runtime.messaging.trajectories import Location, TrajectoryStore
 
 _SILENCE_SECONDS = 2.0
+_POLL_SECONDS = 0.2
 _READINGS = 3
 _PAYLOADS_AT_ONCE = 64
+
+
+async def absent_streams(store: MessageStore, patience: float) -> list[Channel]:
+    """The channels whose streams the server does not have, nor gets within `patience` seconds."""
+    end = asyncio.get_running_loop().time() + patience
+    while True:
+        absent = [channel for channel in Channel if not await store.exists(channel)]
+        if not absent or asyncio.get_running_loop().time() >= end:
+            return absent
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 async def stored(store: MessageStore, channel: Channel, *, headers_only: bool = False) -> list[Message]:
@@ -41,7 +62,7 @@ async def stored(store: MessageStore, channel: Channel, *, headers_only: bool = 
 
 
 async def _read(store: MessageStore, channel: Channel, *, headers_only: bool) -> list[Message]:
-    held = (await store.depths())[channel.value]
+    held = (await store.depths([channel]))[channel.value]
     last = await store.last_sequence(channel)
     found: list[Message] = []
     if not held:
@@ -56,17 +77,21 @@ async def _read(store: MessageStore, channel: Channel, *, headers_only: bool) ->
 
 
 def ledger_messages(messages: Sequence[Message], unreadable: list[str]) -> Iterator[LedgerMessage]:
-    """Decode the ledger's messages and find out which are in the chain; add what does not decode to `unreadable`."""
-    chain = Chain()
+    """Decode the ledger's messages and find out which are in the chain; add what does not decode to `unreadable`.
+
+    What follows a message that does not decode does not count, until the next claim: it may depend on what is lost.
+    """
+    chain, broken = Chain(), False
     before = ""
     data = {message.sequence: message.data for message in messages}
     for message in messages:
-        counts = chain.admits(message)
+        broken = broken and message.suffix != ledger.CLAIM
+        counts = chain.admits(message) and not broken
         batch, snapshot = None, None
         try:
             match message.suffix:
                 case ledger.CLAIM | ledger.RECORDS:
-                    batch = ledger.read_batch(message)
+                    batch = _with_valid_specs(ledger.read_batch(message), message.sequence)
                 case ledger.SNAPSHOT:
                     parts = (data[sequence] for sequence in ledger.parts_before(message))
                     snapshot = b"".join([*parts, message.data])
@@ -80,6 +105,7 @@ def ledger_messages(messages: Sequence[Message], unreadable: list[str]) -> Itera
         except CorruptLedger as error:
             if counts:
                 unreadable.append(str(error))
+                broken = True
         except (LookupError, ValueError) as error:
             unreadable.append(
                 f"the snapshot in message {message.sequence} of the ledger lacks a part: {error}"
@@ -88,6 +114,24 @@ def ledger_messages(messages: Sequence[Message], unreadable: list[str]) -> Itera
         expected = chain_digest(before, identity, message.suffix, message.data)
         before = digest
         yield LedgerMessage(message.sequence, batch, snapshot, counts, digest, expected)
+
+
+def _with_valid_specs(batch: RecordBatch, sequence: int) -> RecordBatch:
+    """The batch.
+
+    Raises:
+        CorruptLedger: a spec in it is none.
+    """
+    for record in batch.records:
+        if isinstance(record, SpecInForce):
+            try:
+                RLJobSpec.model_validate(record.spec)
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                field = ".".join(map(str, ("spec", *first["loc"])))
+                text = f"message {sequence} of the ledger has no valid spec: {field}: {first['msg']}"
+                raise CorruptLedger(text) from error
+    return batch
 
 
 def reward_results(messages: Sequence[Message], unreadable: list[str]) -> Iterator[RewardResult]:
@@ -101,6 +145,18 @@ def reward_results(messages: Sequence[Message], unreadable: list[str]) -> Iterat
             unreadable.append(
                 f"reward message {message.sequence} does not decode: {error.errors(include_url=False)[0]['msg']}"
             )
+
+
+def announcements(messages: Sequence[Message], unreadable: list[str]) -> tuple[VersionAnnounced, ...]:
+    """Decode what was announced to the engines; add what does not decode to `unreadable`."""
+    found: list[VersionAnnounced] = []
+    for message in messages:
+        try:
+            found.append(VERSION_ANNOUNCED.validate_json(message.data))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]["msg"]
+            unreadable.append(f"announcement {message.sequence} does not decode: {first}")
+    return tuple(found)
 
 
 def metrics_lines(messages: Sequence[bytes], unreadable: list[str]) -> tuple[StepMetrics, ...]:

@@ -69,8 +69,11 @@ def _ahead(written: dict[str, Any], history: History) -> Iterator[Violation]:
 def _expected(run: AuditedRun, outcome: str) -> dict[str, object]:
     """What the summary of a job that has ended must say; a range or a set is of what it may say."""
     history = run.history
+    failure = history.finished.failure if history.finished is not None else None
     values: dict[str, object] = {
         "exit": outcome,
+        "reason": failure.reason if failure is not None else "",
+        "message": failure.detail if failure is not None else "",
         "steps": history.version,
         "trajectories.consumed": sum(len(commit.consumed) for commit in history.commits),
         "trajectories.generated": history.generated,

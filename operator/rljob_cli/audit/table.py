@@ -14,6 +14,8 @@ from rljob_cli.audit.evidence import AuditCheck, Findings, Verdict
 
 EXIT_UNCHECKED = 5
 """What `kubectl rljob audit` exits with if all holds that it could check, but not every claim could be."""
+EXIT_NOT_AUDITED = 6
+"""What an audit exits with that could not be made, which says nothing about the run: of a full disk, or no server."""
 EXIT_CODES = {Verdict.HOLDS: 0, Verdict.VIOLATED: 1, Verdict.UNFINISHED: 3, Verdict.DAMAGED: 4}
 """What `rljob audit` exits with; 2 is bad input, as for every command."""
 

@@ -25,6 +25,7 @@ class Training(Plan):
         commits: the commits of the surviving chain, in order.
         starts: how often each `(attempt, epoch)` of the trainer started at a version.
         attempts: the `TrainerAttempt` records, in order.
+        consumed: number of trajectories that these commits consumed.
         causes: checks why groups were given up.
         _untrained: rewards of groups that were given up since the newest commit.
     """
@@ -34,6 +35,7 @@ class Training(Plan):
     commits: list[Committed] = field(default_factory=list)
     starts: dict[tuple[int, int, int], int] = field(default_factory=dict)
     attempts: list[TrainerAttempt] = field(default_factory=list)
+    consumed: int = 0
     causes: Causes = field(default_factory=Causes)
     _untrained: list[float] = field(default_factory=list)
 
@@ -110,6 +112,7 @@ class Training(Plan):
             if name in self.groups:
                 self.groups[name].consumed.append(step)
         self.commits.append(commit)
+        self.consumed += len(commit.consumed)
         self._assigned.clear()
         self._untrained.clear()
         self.causes.step_ended()

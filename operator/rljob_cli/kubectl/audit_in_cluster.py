@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from rljob_cli.audit.table import EXIT_NOT_AUDITED
 from rljob_cli.kubectl.cluster import UserCluster
 from rljob_cli.kubectl.refusals import ClusterConflict, ClusterRefused
 from rljob_core.errors import SpecError
@@ -84,6 +85,6 @@ def _until_ended(cluster: UserCluster, name: str) -> int:
             raise ClusterRefused(f"the audit's pod {name} was deleted before it ended")
         if status.get("phase") in _ENDED:
             ends = [c["state"].get("terminated", {}) for c in status.get("containerStatuses", [])]
-            return int(ends[0].get("exitCode", 1)) if ends else 1
+            return int(ends[0].get("exitCode", EXIT_NOT_AUDITED)) if ends else EXIT_NOT_AUDITED
         time.sleep(_POLL_SECONDS)
     raise ClusterRefused(f"the audit's pod {name} did not end in {_LONGEST_SECONDS / 60:.0f} minutes")

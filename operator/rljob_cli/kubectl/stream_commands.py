@@ -225,20 +225,17 @@ def audit(
         async with prepared(viewer, folder):
             return await read_folder(RunFolder(folder))
 
-    with exit_codes(), _opened(job, namespace, context, kubeconfig, storage) as (viewer, folder):
+    from rljob_cli.audit.ending import audit_exit_codes, report
+
+    with audit_exit_codes(), _opened(job, namespace, context, kubeconfig, storage) as (viewer, folder):
         if in_cluster:
             from rljob_cli.kubectl.audit_in_cluster import audit_in_cluster
 
             raise typer.Exit(audit_in_cluster(viewer.cluster, job, as_json=as_json))
         from rljob_cli.audit import audit as check
-        from rljob_cli.audit.table import as_text, exit_code, print_table
 
-        findings = check(run_async(lambda: read(viewer, folder)))
-    if as_json:
-        typer.echo(as_text(findings))
-    else:
-        print_table(Console(), findings)
-    raise typer.Exit(exit_code(findings))
+        code = report(check(run_async(lambda: read(viewer, folder))), as_json=as_json)
+    raise typer.Exit(code)
 
 
 @contextmanager

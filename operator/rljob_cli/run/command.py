@@ -159,7 +159,11 @@ def run(
                 checked()
                 held.enter_context(folder.locked())
                 known = checked()
-                if known is not None and from_version is None and (steps := _finished_steps(folder, job)):
+                if (
+                    known is not None
+                    and from_version is None
+                    and (steps := _finished_steps(folder, job, known))
+                ):
                     _say_patches(kept, known)
                     _say_finished(folder, job, steps)
                     return
@@ -254,11 +258,18 @@ def _say_patches(kept: list[str], known: Identity) -> None:
         )
 
 
-def _finished_steps(folder: RunFolder, job: RLJob) -> int:
-    """Steps of a run that is finished, of which there is nothing to resume; 0 if it is not."""
+def _finished_steps(folder: RunFolder, job: RLJob, known: Identity) -> int:
+    """Steps of a run that is finished, of which there is nothing to resume; 0 if it is not, or has lost streams."""
+    from rljob_cli.run_folder.streams import broken_streams
+
     summary = folder.earlier_summary()
     steps = int(summary.get("steps", 0))
-    return steps if summary.get("exit") == "Succeeded" and job.spec.steps <= steps else 0
+    if summary.get("exit") != "Succeeded" or job.spec.steps > steps:
+        return 0
+    broken = broken_streams(folder, known)
+    for stream, why in broken.items():
+        typer.echo(f"repairing the stream {stream}: {why}")
+    return 0 if broken else steps
 
 
 def _say_finished(folder: RunFolder, job: RLJob, steps: int) -> None:

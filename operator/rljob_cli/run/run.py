@@ -353,8 +353,12 @@ class Run:
     def _finish(self, end: RunEnd) -> RunEnd:
         """Write the results; a full disk turns the end into a failure."""
         finished = self._ledger.finished if self._ledger is not None and self._opened else None
-        if end.exit is RunExit.INTERRUPTED and finished is not None:  # it was over before the signal
-            end = RunEnd(RunExit.FAILED if finished.failure else RunExit.SUCCEEDED, finished.failure)
+        if (
+            finished is not None and finished.failure is not None
+        ):  # in the ledger's words, whoever said it first
+            end = RunEnd.failed(finished.failure)
+        elif finished is not None and end.exit is RunExit.INTERRUPTED:  # it was over before the signal
+            end = RunEnd(RunExit.SUCCEEDED)
         try:
             self._summarize(end.exit, end.failure)
             result_files.plot(self._folder.plot, self._job, self.progress)

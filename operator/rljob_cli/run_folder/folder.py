@@ -255,6 +255,11 @@ class RunFolder:
             return None
         return found if isinstance(found, list) else None
 
+    def has_begun(self) -> bool:
+        """Whether a run has left anything in the folder besides the job's identity and its streams."""
+        folders = (self.weights, self.trainer)
+        return self.metrics.exists() or any(place.is_dir() and any(place.iterdir()) for place in folders)
+
     def claim(self, identity: Identity) -> None:
         """Create the folder and write the identity of its job."""
         create_folder(self.path)

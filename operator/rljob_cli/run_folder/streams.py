@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rljob_cli.run_folder.embedded_nats import EmbeddedServers, running_url, streams_at_rest
 from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_core.config import JobConfig
-from rljob_core.errors import SpecError
+from rljob_core.errors import SpecError, StoreUnavailable
 from rljob_core.site_streams import SiteStreams
 from rljob_core.stream_names import StreamNames, inbox_of
 from rljob_core.streams_budget import trajectory_stream_bytes
@@ -18,14 +22,25 @@ from rljob_runtime.messaging.connect import job_store
 from rljob_runtime.messaging.nats.site_streams import join_site
 from rljob_runtime.messaging.nats.store import NatsStore
 
+_DESCRIPTION = ("meta.inf", "meta.sum")
+"""Files in which a nats-server describes a stream; without either, it passes the stream over."""
+
 
 @asynccontextmanager
-async def served_streams(folder: RunFolder, identity: Identity) -> AsyncIterator[str]:
+async def served_streams(folder: RunFolder, identity: Identity, *, whole: bool = True) -> AsyncIterator[str]:
     """Yield the URL of a server that has the job's streams; start one if the run is over, and hold the folder's lock.
 
+    Where the streams cannot be written, as on a read-only mount, the server has a copy of them.
+
+    Args:
+        folder: of the run.
+        identity: of its job.
+        whole: whether the streams of a run that has begun must be there; without them, the server has none.
+
     Raises:
-        SpecError: the folder holds no streams, or the run in it starts or ends just now.
-        StoreUnavailable: no server starts on the streams.
+        SpecError: the folder holds no streams.
+        StoreUnavailable: no server starts on the streams, or the run in the folder starts or ends just now.
+        OSError: there is no room for a copy.
     """
     if identity.nats_url:
         yield identity.nats_url
@@ -33,16 +48,75 @@ async def served_streams(folder: RunFolder, identity: Identity) -> AsyncIterator
     if folder.in_use():
         url = running_url(folder.nats)
         if url is None:
-            raise SpecError(
-                str(folder.path), "the run in it starts or ends just now: try again in a few seconds"
+            raise StoreUnavailable(
+                f"{folder.path}: the run in it starts or ends just now: try again in a few seconds"
             )
         yield url
         return
-    if not (folder.nats / "store").is_dir():
+    if not (folder.nats / "store").is_dir() and (whole or not folder.has_begun()):
         raise SpecError(str(folder.path), "holds no streams: nats/store is missing")
-    with folder.locked():
-        async with streams_at_rest(folder.nats, None, os.environ) as url:
+    with _for_a_server(folder) as place:
+        async with streams_at_rest(place, None, os.environ) as url:
             yield url
+
+
+@contextmanager
+def _for_a_server(folder: RunFolder) -> Iterator[Path]:
+    """A folder with the streams of a run that is over where a server may write: the run's own, locked, or a copy."""
+    if (folder.nats / "store").is_dir() and _is_writable(folder):
+        with folder.locked():
+            yield folder.nats
+        return
+    with TemporaryDirectory(prefix="rljob-streams-") as scratch:
+        _copy_readable(folder.nats / "store", Path(scratch) / "store")
+        yield Path(scratch)
+
+
+def _is_writable(folder: RunFolder) -> bool:
+    lock = folder.path / ".lock"
+    return all(
+        os.access(path, os.W_OK)
+        for path in (folder.path, *([lock] if lock.exists() else []), folder.nats, *folder.nats.rglob("*"))
+    )
+
+
+def _copy_readable(source: Path, target: Path) -> None:
+    """Copy a folder; what this user may not read is left out, and is then missing from the streams."""
+    for place, _, files in os.walk(source):
+        copied = target / Path(place).relative_to(source)
+        copied.mkdir(parents=True, exist_ok=True)
+        for name in files:
+            with suppress(PermissionError):
+                shutil.copyfile(Path(place) / name, copied / name)
+
+
+def broken_streams(folder: RunFolder, identity: Identity) -> dict[str, str]:
+    """The streams of a run that is over that a server would pass over, and why, as far as their files tell."""
+    if identity.nats_url:
+        return {}
+    names = StreamNames.of_job(namespace=identity.namespace, job=identity.name, uid=identity.uid)
+    found = {stream: _broken(folder, stream) for stream in names.all_streams}
+    return {stream: why for stream, why in found.items() if why}
+
+
+def _broken(folder: RunFolder, stream: str) -> str:
+    place = next(folder.nats.glob(f"store/jetstream/*/streams/{stream}"), None)
+    if place is None:
+        return "its folder is gone"
+    for name in _DESCRIPTION:
+        try:
+            content = (place / name).read_bytes()
+            if not content:
+                return f"{name}, which describes it, is empty, as after a power cut"
+            if name.endswith(".inf"):
+                json.loads(content)
+        except FileNotFoundError:
+            return f"{name}, which describes it, is gone"
+        except OSError as error:
+            return f"{name}, which describes it, cannot be read: {error.strerror}"
+        except ValueError:
+            return f"{name}, which describes it, is damaged"
+    return ""
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evidence_builder import JOB, EvidenceBuilder, job
+from evidence_files import SPEC
 from evidence_streams import append, seal
 from tests.memory.store import MemoryServer, MemoryStore
 from world import job_config
@@ -23,7 +24,7 @@ from rljob_core.failures import Failure, Reason
 from rljob_core.job_state import JobState
 from rljob_core.messages import STEP_METRICS, VERSION_ANNOUNCED
 from rljob_core.ports import Channel
-from rljob_core.records import FED, CheckpointSaved, GroupAborted, JobFinished, StepCommitted
+from rljob_core.records import FED, CheckpointSaved, GroupAborted, JobFinished, SpecInForce, StepCommitted
 from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.roles.offline_rollback import Reopened, RolledBack, reopen, roll_back
 from rljob_runtime.roles.recovery_sources import intact_versions_before
@@ -60,6 +61,8 @@ class Place:
             assert file.proposal is not None
             proposal = replace(file.proposal, key=key(file.version))
             evidence_builder.manifests[number] = replace(file, key=key(file.version), proposal=proposal)
+        spec = SpecInForce({**SPEC, "steps": 1})
+        evidence_builder.rewrite(lambda record: spec if isinstance(record, SpecInForce) else record)
         seal(evidence_builder, write)
         log = self.folder / "trainer" / "attempt-1.jsonl"
         log.parent.mkdir()

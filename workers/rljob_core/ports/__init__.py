@@ -46,7 +46,7 @@ from rljob_core.ports.messages import (
     Queue,
     first_sequence,
 )
-from rljob_core.ports.reward import LARGEST_SCORE, Reward
+from rljob_core.ports.reward import Reward
 from rljob_core.ports.tracker import (
     SampleTable,
     SampleTracker,
@@ -57,6 +57,7 @@ from rljob_core.ports.tracker import (
 )
 from rljob_core.ports.trainer import TrainerBackend, TrainingSample
 from rljob_core.ports.weights import DeltaBase, TensorInfo, WeightManifest, WeightStore
+from rljob_core.record_fields import LARGEST_SCORE
 
 __all__ = [
     "LARGEST_SCORE",

@@ -5,7 +5,7 @@ See `docs/design/streams.md`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -273,8 +273,11 @@ class MessageStore(Protocol):
         If the server loses changes that this watcher has seen, the watcher yields all keys again.
         """
 
-    async def depths(self) -> dict[str, int]:
-        """Return the number of stored messages per channel."""
+    async def exists(self, channel: Channel) -> bool:
+        """Return whether the server has the channel's stream; other requests wait until it does."""
+
+    async def depths(self, channels: Iterable[Channel] = Channel) -> dict[str, int]:
+        """Return the number of stored messages per channel, of all or of these."""
 
     async def close(self) -> None:
         """Flush and disconnect."""

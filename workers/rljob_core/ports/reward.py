@@ -5,14 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol
 
-LARGEST_SCORE = 1e6
-"""A reward's score lies between minus this and this.
-
-Advantages are differences of scores in float32, whose 24 bits still resolve 1/16 at this size, and no sum or square
-over a group or a job comes near the end of the number range. A score beyond it is a mistake of its function.
-"""
-
-
 ARGUMENTS = ("completion", "item", "finish_reason", "truncated")
 """What a reward is called with, by keyword, of these as many as it takes.
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from pydantic import Field
+
 from rljob_core.omitted import OMITTED_IF_EMPTY
+from rljob_core.record_fields import MOST_SIBLINGS, GroupName, Number, Real, TrajectoryName
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +21,13 @@ class PipelineSet:
             default.
     """
 
-    step: int
+    step: Number
     mode: str
-    max_staleness: int
+    max_staleness: Number
     inflight: str
-    max_attempts: int
-    max_resamples: int
-    window: float
+    max_attempts: Number
+    max_resamples: Number
+    window: Real
     kind: Literal["pipeline"] = "pipeline"
 
 
@@ -32,10 +35,10 @@ class PipelineSet:
 class BufferOpened:
     """The staleness buffer of a step opens, stamped for good with its bound η and its mode."""
 
-    step: int
-    max_staleness: int
+    step: Number
+    max_staleness: Number
     mode: str
-    capacity: int
+    capacity: Number
     kind: Literal["opened"] = "opened"
 
 
@@ -43,11 +46,11 @@ class BufferOpened:
 class GroupReserved:
     """The next prompt's group takes an entry of a buffer, before anything of it is generated."""
 
-    group: str
-    prompt: int
-    siblings: int
-    step: int
-    min_version: int
+    group: GroupName
+    prompt: Number
+    siblings: Annotated[int, Field(ge=1, le=MOST_SIBLINGS)]
+    step: Number
+    min_version: Number
     kind: Literal["reserved"] = "reserved"
 
 
@@ -55,9 +58,9 @@ class GroupReserved:
 class GroupReady:
     """All siblings are rewarded: the entry is occupied. `base` is the oldest version of any of their tokens."""
 
-    group: str
-    step: int
-    base: int
+    group: GroupName
+    step: Number
+    base: Number
     kind: Literal["ready"] = "ready"
 
 
@@ -69,10 +72,10 @@ class GroupMoved:
     stamp it satisfies.
     """
 
-    group: str
-    source: int
-    target: int
-    displaced: str = ""
+    group: GroupName
+    source: Number
+    target: Number
+    displaced: GroupName | Literal[""] = ""
     kind: Literal["moved"] = "moved"
 
 
@@ -85,8 +88,8 @@ class GroupAborted:
         detail: for people: which prompt it was and what happened to it, in the words of the role that reported it.
     """
 
-    group: str
+    group: GroupName
     reason: str
-    causes: dict[str, str] = field(default_factory=dict)
+    causes: dict[TrajectoryName, str] = field(default_factory=dict)
     detail: Annotated[str, OMITTED_IF_EMPTY] = ""
     kind: Literal["aborted"] = "aborted"

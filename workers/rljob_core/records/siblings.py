@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from rljob_core.omitted import OMITTED_IF_EMPTY
+from rljob_core.record_fields import Number, Score, TrajectoryName
 from rljob_core.trajectory import VersionSpan
 
 
@@ -21,8 +22,8 @@ class Inherited:
         digest: digest of its payload.
     """
 
-    attempt: int
-    tokens: int
+    attempt: Number
+    tokens: Number
     span: VersionSpan
     seed: int
     digest: str
@@ -38,27 +39,31 @@ class Dispatched:
         site: where the engine is; empty if it is at the hub.
     """
 
-    trajectories: tuple[str, ...]
-    attempts: tuple[int, ...]
+    trajectories: tuple[TrajectoryName, ...]
+    attempts: tuple[Number, ...]
     engine: str
-    min_version: int
-    inherited: dict[str, Inherited] = field(default_factory=dict)
+    min_version: Number
+    inherited: dict[TrajectoryName, Inherited] = field(default_factory=dict)
     site: Annotated[str, OMITTED_IF_EMPTY] = ""
     kind: Literal["dispatched"] = "dispatched"
+
+    def __post_init__(self) -> None:
+        if len(self.trajectories) != len(self.attempts):
+            raise ValueError("has not one attempt for each trajectory")
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
     """A sibling's payload is stored: message `sequence` of the trajectory stream, place `index` in it."""
 
-    trajectory: str
-    attempt: int
+    trajectory: TrajectoryName
+    attempt: Number
     span: VersionSpan
-    tokens: int
-    response_tokens: int
+    tokens: Number
+    response_tokens: Number
     digest: str
-    sequence: int
-    index: int
+    sequence: Number
+    index: Number
     kind: Literal["generated"] = "generated"
 
 
@@ -66,9 +71,9 @@ class Generated:
 class Rewarded:
     """The attempt that holds the sibling has its reward."""
 
-    trajectory: str
-    attempt: int
-    reward: float
+    trajectory: TrajectoryName
+    attempt: Number
+    reward: Score
     digest: str
     kind: Literal["rewarded"] = "rewarded"
 
@@ -84,8 +89,8 @@ class SiblingReset:
         died: whether the engine that was generating it has died; an engine that drained has not.
     """
 
-    trajectory: str
-    attempt: int
+    trajectory: TrajectoryName
+    attempt: Number
     reason: str
     failure: bool
     detail: str = ""

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from rljob_core.failures import Failure
 from rljob_core.held_out import HeldOutScore
 from rljob_core.omitted import OMITTED_IF_EMPTY, OMITTED_IF_NONE
+from rljob_core.record_fields import GroupName, Number, Real, Score, TrajectoryName
 from rljob_core.trajectory import group_of
 
 
@@ -19,9 +20,9 @@ class TrainerAttempt:
     Groups that were in training and not committed are ready again.
     """
 
-    attempt: int
-    epoch: int
-    version: int
+    attempt: Number
+    epoch: Number
+    version: Number
     kind: Literal["attempt"] = "attempt"
 
 
@@ -29,11 +30,11 @@ class TrainerAttempt:
 class MicroBatchAssigned:
     """Groups are assigned to the trainer as one micro-batch of a step; `last` completes the step's batch."""
 
-    step: int
-    micro_batch: int
-    attempt: int
-    epoch: int
-    groups: tuple[str, ...]
+    step: Number
+    micro_batch: Number
+    attempt: Number
+    epoch: Number
+    groups: tuple[GroupName, ...]
     last: bool
     kind: Literal["training"] = "training"
 
@@ -55,12 +56,12 @@ class StepCommitted:
             this record, testifies to all that the ledger held then.
     """
 
-    version: int
+    version: Number
     parent: str
-    attempt: int
-    epoch: int
-    micro_batches: tuple[tuple[str, ...], ...]
-    max_staleness: int
+    attempt: Number
+    epoch: Number
+    micro_batches: tuple[tuple[TrajectoryName, ...], ...]
+    max_staleness: Number
     random_state: str
     manifest: str
     key: str
@@ -85,8 +86,8 @@ class StepRestored:
     """
 
     commit: StepCommitted
-    moved: dict[str, int]
-    dropped: tuple[str, ...]
+    moved: dict[GroupName, Number]
+    dropped: tuple[GroupName, ...]
     kind: Literal["restored"] = "restored"
 
 
@@ -103,12 +104,12 @@ class VersionsRevoked:
         trajectories: how many the revoked steps had consumed.
     """
 
-    version: int
+    version: Number
     key: str | None
     manifest: str
     checkpoint: str | None
-    checkpoint_version: int | None
-    trajectories: int
+    checkpoint_version: Number | None
+    trajectories: Number
     kind: Literal["revoked"] = "revoked"
 
 
@@ -116,8 +117,8 @@ class VersionsRevoked:
 class CheckpointSaved:
     """Optimizer and random state after `version` are durable in folder `key` under the checkpoint URI."""
 
-    version: int
-    attempt: int
+    version: Number
+    attempt: Number
     key: str
     kind: Literal["checkpoint"] = "checkpoint"
 
@@ -134,19 +135,19 @@ class Evaluated:
         given_up: prompts whose answers killed their engines: they count as 0, and are not asked again.
     """
 
-    version: int
-    sampled: float | None
-    greedy: float | None
-    samples: int
-    answers: int
-    failed: Annotated[int, OMITTED_IF_EMPTY] = 0
+    version: Number
+    sampled: Score | None
+    greedy: Score | None
+    samples: Number
+    answers: Number
+    failed: Annotated[Number, OMITTED_IF_EMPTY] = 0
     error: Annotated[str, OMITTED_IF_EMPTY] = ""
-    given_up: Annotated[tuple[int, ...], OMITTED_IF_EMPTY] = ()
-    newest: Annotated[int, OMITTED_IF_EMPTY] = 0
-    mixed: Annotated[int, OMITTED_IF_EMPTY] = 0
-    sampled_ci95: Annotated[float | None, OMITTED_IF_NONE] = None
-    greedy_ci95: Annotated[float | None, OMITTED_IF_NONE] = None
-    pass_at: Annotated[dict[int, float], OMITTED_IF_EMPTY] = field(default_factory=dict)
+    given_up: Annotated[tuple[Number, ...], OMITTED_IF_EMPTY] = ()
+    newest: Annotated[Number, OMITTED_IF_EMPTY] = 0
+    mixed: Annotated[Number, OMITTED_IF_EMPTY] = 0
+    sampled_ci95: Annotated[Real | None, OMITTED_IF_NONE] = None
+    greedy_ci95: Annotated[Real | None, OMITTED_IF_NONE] = None
+    pass_at: Annotated[dict[Number, Real], OMITTED_IF_EMPTY] = field(default_factory=dict)
     sets: Annotated[dict[str, HeldOutScore], OMITTED_IF_EMPTY] = field(default_factory=dict)
     kind: Literal["evaluated"] = "evaluated"
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
+from rljob_core.record_fields import Number, Real, Score, TrajectoryName
 from rljob_core.trajectory import VersionSpan
 
 
@@ -19,13 +20,13 @@ class FedTrajectory:
         reward, advantage: as the coordinator sent them.
     """
 
-    trajectory: str
-    attempt: int
+    trajectory: TrajectoryName
+    attempt: Number
     digest: str
     span: VersionSpan
-    prompt: int
-    reward: float
-    advantage: float
+    prompt: Number
+    reward: Score
+    advantage: Real
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +36,10 @@ class FedMicroBatch:
     Only the trainer writes it and only the audit reads it, so it cannot repeat an error of the coordinator's.
     """
 
-    step: int
-    micro_batch: int
-    attempt: int
-    epoch: int
+    step: Number
+    micro_batch: Number
+    attempt: Number
+    epoch: Number
     items: tuple[FedTrajectory, ...]
     version: Literal[1] = 1
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from rljob_core.omitted import OMITTED_IF_EMPTY
+from rljob_core.record_fields import Number
 from rljob_core.stable_hash import stable_hash
 
 EPOCH_STRIDE = 1_000_000
@@ -16,7 +17,7 @@ EPOCH_STRIDE = 1_000_000
 class Writer:
     """A coordinator: the number of its writer epoch and the instance that claimed it."""
 
-    number: int
+    number: Number
     instance: str
 
     @property
@@ -41,7 +42,7 @@ class EpochClaimed:
     `former` is the UID of the job whose ledger this was, where a backup was restored as another job; else empty.
     """
 
-    number: int
+    number: Number
     instance: str
     job: str
     former: Annotated[str, OMITTED_IF_EMPTY] = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -292,9 +292,9 @@ class NatsStore:
         last = int((await self._state(channel))["last_seq"])
         return last if last >= first_sequence(channel) else 0
 
-    async def depths(self) -> dict[str, int]:
+    async def depths(self, channels: Iterable[Channel] = Channel) -> dict[str, int]:
         """Messages stored per channel."""
-        return {channel.value: int((await self._state(channel))["messages"]) for channel in Channel}
+        return {channel.value: int((await self._state(channel))["messages"]) for channel in channels}
 
     async def _state(self, channel: Channel) -> dict[str, int]:
         stream = self._streams.stream(channel)
