@@ -155,6 +155,8 @@ def completed(change: Object) -> Object:
         change["evaluation"]["everySteps"] = 1
     if "data" in change.get("evaluation", {}):
         change["evaluation"]["data"].setdefault("dataset", "chain_sum")
+    for held_out in (change.get("evaluation") or {}).get("sets", []):
+        held_out["name"] = "heldout"
     for tracker in change.get("trackers", []):
         tracker.setdefault("name", "tensorboard")
     for data in (change.get("data", {}), change.get("evaluation", {}).get("data", {})):
