@@ -114,7 +114,7 @@ def test_names_the_line_of_the_field(tmp_path: Path) -> None:
     )
     assert refused(file) == [
         "spec.steps: must be at least 1, not 0 (job.yaml, line 5)",
-        "spec.rollout.pools[1].name: is required. Unique among the job's pools. (job.yaml, line 11)",
+        "spec.rollout.pools[1].name: is required. Name of the pool, unique in the job. (job.yaml, line 11)",
         "spec.rollout.pools[1].replicas: must be at least 0, not -1 (job.yaml, line 11)",
     ]
 
