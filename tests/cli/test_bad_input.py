@@ -49,7 +49,7 @@ from rljob_core.errors import SpecError
         ({"algorithm": {"clip": True}}, "spec.algorithm.clip: a number is needed, not true"),
         ({"steps": 1.5}, "spec.steps: a whole number is needed, not 1.5"),
         ({"suspend": "no"}, 'spec.suspend: true or false is needed, not "no"'),
-        ({"steps": None}, "spec.steps: is required. Optimizer steps."),
+        ({"steps": None}, "spec.steps: is required. Optimizer steps that the job trains."),
         ({"steps": 0}, "spec.steps: must be at least 1, not 0"),
         ({"algorithm": {"clip": 1}}, "spec.algorithm.clip: must be less than 1, not 1"),
         ({"pipeline": {"maxStaleness": 65}}, "spec.pipeline.maxStaleness: must be at most 64, not 65"),
@@ -114,7 +114,7 @@ def test_names_the_line_of_the_field(tmp_path: Path) -> None:
     )
     assert refused(file) == [
         "spec.steps: must be at least 1, not 0 (job.yaml, line 5)",
-        "spec.rollout.pools[1].name: is required. Unique among the job's pools. (job.yaml, line 11)",
+        "spec.rollout.pools[1].name: is required. Name of the pool, unique in the job. (job.yaml, line 11)",
         "spec.rollout.pools[1].replicas: must be at least 0, not -1 (job.yaml, line 11)",
     ]
 
@@ -158,7 +158,10 @@ def test_a_file_that_is_missing_or_no_text(tmp_path: Path) -> None:
         ("spec.steps", "--set: 'spec.steps': write path=value"),
         ("spec=3", "--set: 'spec=3': write path=value"),
         ("kind=Job", "--set: 'kind=Job': write path=value"),
-        ("steps=zero", 'spec.steps: a whole number is needed, not "zero". Optimizer steps. (given by --set)'),
+        (
+            "steps=zero",
+            'spec.steps: a whole number is needed, not "zero". Optimizer steps that the job trains.',
+        ),
         ("sepc.steps=3", "--set: 'sepc.steps=3': did you mean spec.steps?"),
         ("spec.steps=zero", 'spec.steps: a whole number is needed, not "zero"'),
         (
