@@ -217,13 +217,17 @@ async def test_a_group_is_scored_by_one_call_once_each_answer_has_passed(
 ) -> None:
     text = "import time\nimport numpy as np\n"
     text += "def size(completion): return len(completion) if completion != 'bad' else 1 / 0\n"
-    text += "def rank(completions, item, truncated):\n"
+    text += "def zero(completions): return [0] * len(completions)\ndef rank(completions, item, truncated):\n"
     text += "    time.sleep(600 if 'slow' in completions else 0)\n"
     text += "    return np.arange(len(completions)) + 10 * np.array(truncated)\n"
     name = user_module(tmp_path, monkeypatch, text)
-    functions = [f"{name}:rank", "exact_match", f"{name}:size"]
+    functions = [f"{name}:rank", "exact_match", f"{name}:size", f"{name}:zero"]
     config = config_of(
-        *functions, perGroup=functions[:1], timeoutSeconds=1, timeoutScore=-1, weights=[10, 1, 1]
+        *functions,
+        perGroup=[functions[3], functions[0]],
+        timeoutSeconds=1,
+        timeoutScore=-1,
+        weights=[10, 1, 1, 1],
     )
 
     def group(*completions: str) -> list[ScoringJob]:
@@ -240,7 +244,7 @@ async def test_a_group_is_scored_by_one_call_once_each_answer_has_passed(
             alone = await scorer.score(ScoringJob(0, True, "a"))
     finally:
         await scorer.close()
-    rank, _, size = functions
+    rank, _, size, zero = functions
     assert [(one.parts[rank], one.parts[size], one.reward) for one in good] == [
         (0, 1, 1),
         (1, 2, 12),
@@ -249,10 +253,10 @@ async def test_a_group_is_scored_by_one_call_once_each_answer_has_passed(
     assert bad[0] is None
     assert str(bad[1].failure).startswith(f"RewardRaised: {size} raised ZeroDivisionError")
     assert [one.parts for one in slow] == [
-        {"exact_match": 0, size: 1, rank: -1},
-        {"exact_match": 0, size: 4, rank: -1},
+        {"exact_match": 0, size: 1, rank: -1, zero: -1},
+        {"exact_match": 0, size: 4, rank: -1, zero: -1},
     ]
-    assert alone.parts == {"exact_match": 0, size: 1, rank: 0}, "a held-out answer is a group of one"
+    assert alone.parts == {"exact_match": 0, size: 1, rank: 0, zero: 0}, "a held-out answer is a group of one"
 
 
 # ---------------------------------------------------------------------------------------- servers that are attacked

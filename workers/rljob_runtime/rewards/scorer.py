@@ -78,8 +78,9 @@ class Scorer:
         self._config = config
         self._workers = workers
         self._place = place or scoring_place(config)
-        called, self._per_group = config.spec.reward.called, config.spec.reward.per_group
-        self._functions = [name for name in called if name not in self._per_group]
+        called, grouped = config.spec.reward.called, config.spec.reward.per_group
+        self._functions = [name for name in called if name not in grouped]
+        self._per_group = [name for name in called if name in grouped]
         self._calls = len(called)
         self._numbers = itertools.count()
         self._quarantined = deque[tuple[int, _PendingScore]]()
