@@ -6,16 +6,22 @@ its processes. So that process starts before the command line is imported, and a
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import sys
 from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 def main() -> None:
     """Run the command that the process's arguments name."""
     runs = sys.argv[1:2] == ["run"] and not {"-h", "--help"} & set(sys.argv)
     if runs:
+        outlive_readers()
         from rljob_cli.run.ahead import start_fork_server
 
         start_fork_server()
@@ -29,6 +35,31 @@ def main() -> None:
         from rljob_runtime.process.leave import leave
 
         leave(end.code)
+
+
+class _LastingOutput(io.FileIO):
+    """A file whose writes succeed even if nothing takes them any more."""
+
+    def write(self, data: ReadableBuffer) -> int:
+        """Write, if that is possible."""
+        try:
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
+
+
+def outlive_readers() -> None:
+    """Let nothing fail because what is printed has no place any more: `rljob run … | head -1`, a full disk, a terminal.
+
+    A job does not depend on its spectators: all that they see is in its folder, too.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # it was closed before the process began
+            continue
+        lasting = io.BufferedWriter(_LastingOutput(stream.fileno(), "w", closefd=False))
+        text = io.TextIOWrapper(lasting, stream.encoding, stream.errors, line_buffering=True)
+        setattr(sys, name, text)
 
 
 def kubectl_plugin() -> None:

@@ -1,0 +1,31 @@
+"""A run goes on when nobody reads what it prints."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PRINTING = """
+import typer
+from rich.console import Console
+from rljob_cli.main import outlive_readers
+outlive_readers()
+Console().print("a step")
+typer.echo("the end")
+typer.echo("an error", err=True)
+"""
+
+
+@pytest.mark.parametrize("gone", ["reader", "disk"])
+def test_what_can_be_printed_no_more_ends_nothing(gone: str) -> None:
+    if gone == "reader":
+        reading, output = os.pipe()
+        os.close(reading)
+    else:
+        output = os.open("/dev/full", os.O_WRONLY)
+    ended = subprocess.run([sys.executable, "-c", PRINTING], stdout=output, stderr=output, check=False)
+    os.close(output)
+    assert ended.returncode == 0
