@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rljob_core.errors import CorruptLedger, SpecError, StorageRefused, StoreUnavailable
 
@@ -72,6 +72,10 @@ STORAGE = Fault(
     "give it more, or lower spec.rollout.sampling.maxTokens",
     "coordinator",
 )
+FAILING = Fault(
+    "the processes of that role, which end again and again",
+    "remove the cause that the message quotes: a package, a file, memory, a device",
+)
 LEDGER = Fault(
     "the ledger, which was damaged, or which another release or another program wrote",
     "restore the folder nats from a copy; `rljob audit` says what is left",
@@ -81,6 +85,9 @@ UNKNOWN = Fault(
     "not clear: perhaps rljob itself", "read the logs; if it is a mistake of rljob, report it with them"
 )
 
+NO_FURTHER = "and the job got no further"
+"""How the message ends with which a job has failed whose role fails again and again."""
+_FAILING = re.compile(rf"^(?P<role>\w+): .*{NO_FURTHER}$")
 #: By the words of the job's end, in this order. The names of reasons are those of the ledger.
 _BY_WORDS = [
     (re.compile(r"\): Reward(Raised|OutOfRange|Timeout|Crashed|Invalid)\b"), REWARD),
@@ -89,7 +96,7 @@ _BY_WORDS = [
     (re.compile(r"^(?:\w+: )?the trajectory stream holds .* MB and step \d+ needs"), STORAGE),
     (re.compile(r"Versions that do verify"), WEIGHTS),
     (re.compile(r"is not finite|\bstep \d+: out of memory\b"), TRAINING),
-    (re.compile(r"payloads of \d+ groups were missing"), SERVER),
+    (re.compile(r"payloads of \d+ groups were missing|\bnats-server (at|answers)\b"), SERVER),
     (re.compile(r"trainer attempts failed, spec\.backoffLimit"), TRAINER),
     (re.compile(r"activeDeadlineSeconds"), DEADLINE),
     (re.compile(r"\bof the ledger\b"), LEDGER),
@@ -114,4 +121,6 @@ def fault_of_error(error: BaseException) -> Fault:
 
 def fault_of_words(message: str) -> Fault:
     """The fault that the message with which a job has failed means, after the role that sent it, if it names one."""
-    return next((fault for pattern, fault in _BY_WORDS if pattern.search(message)), UNKNOWN)
+    failing = _FAILING.search(message)
+    other = UNKNOWN if failing is None else replace(FAILING, log=failing["role"])
+    return next((fault for pattern, fault in _BY_WORDS if pattern.search(message)), other)

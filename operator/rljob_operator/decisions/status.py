@@ -22,6 +22,7 @@ from rljob_operator.decisions.model_downloads import downloads, model_condition
 from rljob_operator.decisions.observe import Observed
 from rljob_operator.decisions.pool_status import pool_counts
 from rljob_operator.decisions.printed_status import printed
+from rljob_operator.decisions.repeated_failures import NO_PROGRESS
 from rljob_operator.decisions.role_counts import counts_of, has_environment
 from rljob_operator.decisions.site_conditions import HELD_BACK, sites_held_back
 from rljob_operator.decisions.starvation import starvation
@@ -60,12 +61,13 @@ class _PhaseWithReason:
     message: str = ""
 
 
-def assess(observed: Observed, attempt: Attempt, *, metrics_due: bool) -> Assessment:
+def assess(observed: Observed, attempt: Attempt, *, stuck: str = "", metrics_due: bool) -> Assessment:
     """The job's phase and status.
 
     Args:
         observed: what is known of the job.
         attempt: the decision about the trainer's attempt.
+        stuck: why the job fails that gets no further (`repeated_failures`); empty if it does not.
         metrics_due: write the metrics into the status; they are always written when the job ends.
     """
     deadline = _deadline(observed)
@@ -84,6 +86,8 @@ def assess(observed: Observed, attempt: Attempt, *, metrics_due: bool) -> Assess
         verdict = _PhaseWithReason(Phase.SUSPENDED, "SuspendedByUser", "spec.suspend is true")
     if verdict is None and (queue := observed.admission) is not None and not queue.admitted:
         verdict = _PhaseWithReason(Phase.SUSPENDED, queue.reason, queue.message)
+    if verdict is None and stuck:
+        verdict = _PhaseWithReason(Phase.FAILED, NO_PROGRESS, stuck)
     if verdict is None:
         verdict = _progress(observed, attempt)
     running = verdict.phase is Phase.RUNNING

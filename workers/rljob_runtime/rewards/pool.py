@@ -97,7 +97,9 @@ class RewardPool:
         self._limit = setup.timeout_seconds
         self._chunk_limit = reward_worker.SLICE + len(setup.functions) * self._limit + _GRACE
         self._overdue = dict[int, float]()  # by slot: beginning of the call for which its process was killed
-        self._ended = dict[int, asyncio.Event]()  # by slot: its process has ended, and the pool does not say so
+        self._ended = dict[
+            int, asyncio.Event
+        ]()  # by slot: its process has ended, and the pool does not say so
         self._gone = dict[int, float]()  # by slot: since when its process is
         self._clock: asyncio.Task[None] | None = None
         self._queue = _AnswerQueue()
