@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rljob_core.faults import FAILING, INPUT, SERVER, fault_of_words
+from rljob_core.faults import FAILING, INPUT, SERVER, Fault, fault_of_words
 from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator.decisions.observe import Deployed, Gang, GangState, Observed
 from rljob_operator.decisions.pods import Pod, PodExit, Trouble
@@ -52,21 +52,22 @@ def pod(role: Role, end: PodExit | None, ends: int, *, name: str = "a", ready: b
 
 
 @pytest.mark.parametrize(
-    ("role", "end", "looks", "words", "fault"),
+    ("role", "end", "looks", "words_and_fault"),
     [
-        (Role.ROLLOUT, NO_TORCH, 4, "rollout: exit code 1: ModuleNotFoundError: No module named", FAILING),
-        (Role.COORDINATOR, KILLED, 4, "coordinator: exit code 137 (SIGKILL", FAILING),
-        (Role.REWARD, NO_MODEL, 61, "reward: spec.model.uri: there is no folder /model", INPUT),
-        (Role.COORDINATOR, NO_SERVER, 61, "coordinator: no nats-server answers at", SERVER),
-        (Role.COORDINATOR, STOPPED, 0, "", None),
+        (Role.ROLLOUT, NO_TORCH, 4, ("rollout: exit code 1: ModuleNotFoundError: No module named", FAILING)),
+        (Role.COORDINATOR, KILLED, 4, ("coordinator: exit code 137 (SIGKILL", FAILING)),
+        (Role.REWARD, NO_MODEL, 61, ("reward: spec.model.uri: there is no folder /model", INPUT)),
+        (Role.COORDINATOR, NO_SERVER, 61, ("coordinator: no nats-server answers at", SERVER)),
+        (Role.COORDINATOR, STOPPED, 0, ("", None)),
     ],
 )
 def test_it_ends_after_so_many_failures_in_so_much_time(
-    watched: Watched, role: Role, end: PodExit, looks: int, words: str, fault: object
+    watched: Watched, role: Role, end: PodExit, looks: int, words_and_fault: tuple[str, Fault | None]
 ) -> None:
+    words, fault = words_and_fault
     said = [watched.look(pod(role, end, ends)) for ends in range(1, 100)]
     assert next((n for n, message in enumerate(said, 1) if message), 0) == looks
-    if looks:
+    if fault is not None:
         message = said[looks - 1]
         assert message.startswith(words)
         assert message.endswith(f"it has failed {looks} times in a row, and the job got no further")
@@ -85,7 +86,7 @@ def test_attempts_of_the_trainer_count_for_which_something_was_missing(watched: 
 
     assert not any(attempt(number, NO_TORCH) for number in range(1, 50))  # backoffLimit counts these
     said = [attempt(number, NO_MODEL) for number in range(50, 100)]
-    assert [number for number, message in enumerate(said, 1) if message][0] == 31
+    assert next(number for number, message in enumerate(said, 1) if message) == 31
     assert said[30].startswith("trainer: spec.model.uri: ")
 
 
