@@ -12,7 +12,10 @@ from transformers import AutoModelForCausalLM
 
 from rljob_contract.tiny_models import tiny_model
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [
+    pytest.mark.timeout(1800),
+    pytest.mark.xdist_group("gangs of backends"),
+]  # else each process has its own
 
 STEPS: list[tuple[int, list[int]]] = [(0, [7, 0, 9]), (1, [1]), (2, [6, 6])]
 """Trajectories per micro-batch and step: an empty micro-batch, and one that leaves a rank without work."""

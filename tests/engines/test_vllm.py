@@ -41,7 +41,11 @@ from rljob_runtime.telemetry.recorder import Recorder
 from rljob_runtime.telemetry.serve import MetricsServer
 
 SLOTS = 8
-pytestmark = [pytest.mark.timeout(1800), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    pytest.mark.timeout(1800),
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.xdist_group("vllm"),  # else several processes start the engine
+]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.smoke, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 @pytest.mark.parametrize(
     "boundaries",
-    some([BOUNDARIES[first : first + 2] for first in range(0, len(BOUNDARIES), 2)], 4),
+    some([BOUNDARIES[first : first + 2] for first in range(0, len(BOUNDARIES), 2)], 2),
     ids=lambda boundaries: "+".join(boundary.name.replace(" ", "-") for boundary in boundaries),
 )
 def test_each_role_at_each_boundary(

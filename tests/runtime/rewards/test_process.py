@@ -618,6 +618,21 @@ async def test_a_process_that_is_killed_while_it_loads_is_replaced(
         await pool.close()
 
 
+async def test_a_process_that_waits_for_ever_where_others_load_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "_SILENT_SECONDS", 1.0)
+    once = "import pathlib, time\nfile = pathlib.Path(__file__).with_suffix('.seen')\n"
+    once += "if not file.exists():\n    file.touch()\n    time.sleep(3600)\n"
+    name = user_module(tmp_path, monkeypatch, once + "def f(*, completion, item):\n    return 1.0\n")
+    pool = pool_of(job_config("model", functions=[f"{name}:f"]), workers=1)
+    try:
+        await pool.start()
+        assert (await pool.score(ScoringJob(0, False, "1"))).reward == 1.0
+    finally:
+        await pool.close()
+
+
 def _pool_processes() -> list[psutil.Process]:
     """Processes of this process's pools (they are the fork server's children)."""
     found: list[psutil.Process] = []

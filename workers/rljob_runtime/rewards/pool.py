@@ -43,7 +43,7 @@ _SAID = 1.0
 _GRACE = 5.0
 #: Seconds for which a free process may leave a chunk alone. A process that was killed while it took one holds a lock.
 _UNTAKEN = 60.0
-#: The same, in durations of the pool's start: a process that replaces another one loads as much.
+#: That a process may take to load what another one has loaded, in durations of that one's start.
 _UNTAKEN_STARTS = 3
 #: Seconds after which functions that have not loaded are loaded on trial, too.
 _SILENT_SECONDS = 60.0
@@ -141,12 +141,19 @@ class RewardPool:
     async def _loaded(self, loading: asyncio.Future[Any]) -> Any:
         """Wait for the functions; while they are silent, look whether they end what loads them.
 
-        A process that ended while it held a lock of the pool's may leave the pool waiting for nothing.
+        Raises:
+            BrokenProcessPool: they load elsewhere, and not here: a process that ended while it held a lock of the
+                pool's leaves the others waiting for nothing.
         """
         try:
             done, _ = await asyncio.wait({loading}, timeout=_SILENT_SECONDS)
             if not done:
+                began = time.monotonic()
                 await self._find_crash()
+                patience = _SILENT_SECONDS + _UNTAKEN_STARTS * (time.monotonic() - began)
+                done, _ = await asyncio.wait({loading}, timeout=patience)
+                if not done:
+                    raise BrokenProcessPool(f"it has not loaded the functions {patience:.0f} s after another had")
             return await loading
         finally:
             loading.cancel()
