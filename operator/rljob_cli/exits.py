@@ -17,7 +17,8 @@ import typer
 
 from rljob_cli.manifest.load import InvalidManifest
 from rljob_core.errors import RLJobError, SpecError
-from rljob_core.faults import DISK, PERMISSIONS, Fault, fault_of_error
+from rljob_core.exhausted import limit_of
+from rljob_core.faults import DISK, LIMIT, PERMISSIONS, Fault, fault_of_error
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -56,8 +57,12 @@ def exit_codes(way_on: WayOn | None = None) -> Iterator[None]:
         if way_on is not None:
             _say(fault_of_error(error), way_on)
         raise typer.Exit(EXIT_FAILED) from error
-    except OSError as error:
-        if error.errno not in _REFUSALS:
+    except (OSError, RuntimeError) as error:
+        if limit := limit_of(error):
+            _say_error(f"{limit}: {getattr(error, 'strerror', None) or error}")
+            _say(LIMIT, way_on)
+            raise typer.Exit(EXIT_FAILED) from error
+        if not isinstance(error, OSError) or error.errno not in _REFUSALS:
             raise
         fault = PERMISSIONS if error.errno in {errno.EACCES, errno.EPERM} else DISK
         place = f"{error.filename}: " if error.filename else ""

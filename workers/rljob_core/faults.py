@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, replace
 
 from rljob_core.errors import CorruptLedger, SpecError, StorageRefused, StoreUnavailable
+from rljob_core.exhausted import limit_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,10 @@ DISK = Fault(
     "the disk of this machine", "free space on it, or repair it; what the folder held is still there"
 )
 PERMISSIONS = Fault("the permissions of that path", "let this user read and write it")
+LIMIT = Fault(
+    "a limit of this machine or session, which is used up",
+    "raise the limit that the message names, or end what uses it up",
+)
 SERVER = Fault("the NATS server, or its disk", "start or repair it; its log says why", NATS_SERVER)
 STORAGE = Fault(
     "the storage of the NATS server or its account, which is smaller than one step",
@@ -108,7 +113,7 @@ def fault_of_error(error: BaseException) -> Fault:
     """The fault that an error of `rljob run` itself means."""
     match error:
         case StoreUnavailable():
-            return SERVER
+            return LIMIT if limit_in(str(error)) else SERVER
         case CorruptLedger():
             return LEDGER
         case OSError() | StorageRefused():
@@ -123,4 +128,6 @@ def fault_of_words(message: str) -> Fault:
     """The fault that the message with which a job has failed means, after the role that sent it, if it names one."""
     failing = _FAILING.search(message)
     other = UNKNOWN if failing is None else replace(FAILING, log=failing["role"])
-    return next((fault for pattern, fault in _BY_WORDS if pattern.search(message)), other)
+    found = next((fault for pattern, fault in _BY_WORDS if pattern.search(message)), other)
+    # Of what user code, data and fields are to blame for, they are.
+    return LIMIT if found in {SERVER, TRAINER, other} and limit_in(message) else found

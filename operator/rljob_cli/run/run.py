@@ -35,11 +35,15 @@ from rljob_cli.run_folder.embedded_nats import (
     site_folder,
     start_nats,
 )
+from rljob_cli.run_folder.embedded_nats import (
+    NAME as SERVER_NAME,
+)
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_cli.run_folder.job_file import changes, stored_job
 from rljob_cli.run_folder.streams import join_sites, opened_store
 from rljob_core import faults
-from rljob_core.errors import RLJobError, SpecError
+from rljob_core.errors import RLJobError, SpecError, StoreUnavailable
+from rljob_core.exhausted import limit_in, limit_of
 from rljob_core.job_state import JobState
 from rljob_core.spec import RLJob, SiteLinkSpec
 from rljob_core.words import innermost
@@ -62,6 +66,8 @@ _PAGE = "page"
 _ADDRESS = re.compile(r"^(http://\S+)\n", re.MULTILINE)
 _PATIENCE = Patience(times=6, crashed=timedelta(0), missing=timedelta(minutes=1))
 """Less than on a cluster: what is missing here rarely comes back by itself, and a run that has failed is continued."""
+_LOG_CHARACTERS = 16 << 10
+"""At the end of the server's log, where a limit is looked for."""
 _LOOK_SECONDS = 0.2
 _SAMPLE_SECONDS = 1.0
 _SUMMARY_SECONDS = 5.0
@@ -174,6 +180,8 @@ class Run:
             return RunEnd(RunExit.INTERRUPTED)
         raised = work.exception()
         error = innermost(raised) if raised is not None else None
+        if error is not None and (limit := limit_of(error) or self._limit_of_server(error)):
+            return RunEnd.failed(f"{limit}: {error}", faults.LIMIT)
         if isinstance(error, _OutputLost | OSError):
             return RunEnd.failed(
                 f"{self._folder.path} cannot be written any more: {reason_of(error)}", faults.DISK
@@ -183,6 +191,13 @@ class Run:
         if isinstance(error, RLJobError):
             return RunEnd.failed(str(error), faults.fault_of_error(error))
         return work.result()
+
+    def _limit_of_server(self, error: BaseException) -> str:
+        """The limit at which the job's own server has failed: its answers do not say that it is one, its log does."""
+        log = self._folder.path / "logs" / f"{SERVER_NAME}-0.log"
+        if not isinstance(error, StoreUnavailable) or not log.exists():
+            return ""
+        return limit_in(log.read_text(encoding="utf-8", errors="replace")[-_LOG_CHARACTERS:])
 
     async def _until_finished(self, cluster: LocalCluster) -> RunEnd:
         servers = EmbeddedServers(self._job.spec.nats.url or "")

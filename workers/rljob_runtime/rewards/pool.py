@@ -153,7 +153,9 @@ class RewardPool:
                 patience = _SILENT_SECONDS + _UNTAKEN_STARTS * (time.monotonic() - began)
                 done, _ = await asyncio.wait({loading}, timeout=patience)
                 if not done:
-                    raise BrokenProcessPool(f"it has not loaded the functions {patience:.0f} s after another had")
+                    raise BrokenProcessPool(
+                        f"it has not loaded the functions {patience:.0f} s after another had"
+                    )
             return await loading
         finally:
             loading.cancel()
