@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import socket
 from collections.abc import Collection
 from urllib.parse import urlparse
@@ -29,7 +28,6 @@ def check_nats(job: RLJob, port: int | None) -> None:
             )
         _check_answers(job.spec.nats.url)
         return
-    _check_loopback()
     from rljob_runtime.messaging.nats.server import binary
 
     try:
@@ -76,23 +74,6 @@ def _check_answers(urls: str) -> None:
         "spec.nats.url",
         f"no nats-server answers at {' or '.join(silent)}: start one, or remove the field",
     )
-
-
-def _check_loopback() -> None:
-    """Roles reach the server over the loopback interface.
-
-    Raises:
-        OSError: they cannot.
-    """
-    try:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            socket.create_connection(server.getsockname(), timeout=3).close()
-    except OSError as error:
-        if (
-            error.errno == errno.ENETUNREACH
-        ):  # the address can be had, and not be reached: the interface is down
-            raise OSError(errno.EADDRNOTAVAIL, error.strerror) from error
-        raise
 
 
 def _check_free(port: int) -> None:
