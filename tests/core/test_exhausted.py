@@ -6,9 +6,9 @@ import errno
 
 import pytest
 
-from rljob_core.errors import StoreUnavailable
+from rljob_core.errors import failure_of
 from rljob_core.exhausted import limit_of
-from rljob_core.faults import LIMIT, REWARD, SERVER, fault_of_error, fault_of_words
+from rljob_core.failures import Reason
 
 GIVEN_UP = "9 prompts of step 0 were given up: prompt 3 (g3.0): RewardRaised: mine:score raised OSError: "
 

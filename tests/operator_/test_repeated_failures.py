@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rljob_core.faults import FAILING, INPUT, SERVER, Fault, fault_of_words
+from rljob_core.failures import Failure, Reason, termination_message
 from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator.decisions.observe import Deployed, Gang, GangState, Observed
 from rljob_operator.decisions.pods import Pod, PodExit, Trouble
