@@ -17,6 +17,7 @@ import typer
 
 from rljob_cli.manifest.load import InvalidManifest
 from rljob_core.errors import RLJobError, SpecError, failure_of
+from rljob_core.exhausted import limit_of
 from rljob_core.failures import Advice
 
 EXIT_FAILED = 1
@@ -64,12 +65,17 @@ def exit_codes(way_on: WayOn | None = None, *, failed: int = EXIT_FAILED) -> Ite
     except MemoryError as error:
         _say_error("out of memory: free some, or raise its limit (ulimit -v, or that of the container)")
         raise typer.Exit(failed) from error
-    except OSError as error:
-        if error.errno in _BAD_PATHS:
+    except (OSError, RuntimeError) as error:
+        if limit_of(error):
+            failure = failure_of(error)
+            _say_error(failure.detail)
+            _say(failure.advice, way_on)
+            raise typer.Exit(failed) from error
+        if isinstance(error, OSError) and error.errno in _BAD_PATHS:
             named = str(error.filename or "")
             _say_error(f"{named[:_SHOWN]}{'…' * (len(named) > _SHOWN)}: {error.strerror}: name another path")
             raise typer.Exit(EXIT_BAD_INPUT) from error
-        if error.errno not in _REFUSALS:
+        if not isinstance(error, OSError) or error.errno not in _REFUSALS:
             raise
         place = f"{error.filename}: " if error.filename else ""
         _say_error(f"{place}{error.strerror}")

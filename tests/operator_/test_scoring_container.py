@@ -48,9 +48,14 @@ def test_all_that_a_function_can_see_and_reach(job: RLJob, cluster: ClusterDefau
     spec = pod(job, cluster)
     container = scorer(spec)
     assert container.keys() == {
-        "name", "image", "command", "volumeMounts", "livenessProbe", "terminationMessagePolicy", "securityContext"
+        "name", "image", "command", "volumeMounts", "livenessProbe", "terminationMessagePolicy", "securityContext",
+        "resources",
     }, "no env, no envFrom, and nothing that a reader of this list has not seen"  # fmt: skip
     assert container["command"] == ["python", "-P", "-s", "-m", "rljob_runtime.rewards.server", SOCKET]
+    assert container["resources"] == {
+        "requests": {"cpu": "100m", "memory": "256Mi"},
+        "limits": {"memory": "8Gi"},
+    }
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
     seen = {m["mountPath"]: volumes[m["name"]] for m in container["volumeMounts"]}
     assert seen == {

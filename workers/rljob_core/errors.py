@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import errno
 
+from rljob_core.exhausted import limit_of
 from rljob_core.failures import Failure, Reason
 
 
@@ -50,8 +51,11 @@ class RLJobError(Exception):
 def failure_of(error: BaseException) -> Failure:
     """The failure that an error means; of one of the system, by its number."""
     match error:
-        case RLJobError():
+        case RLJobError() if not isinstance(error, StoreUnavailable) or not limit_of(error):
             return error.failure
+        case _ if limit := limit_of(error):
+            said = error.strerror if isinstance(error, OSError) else error
+            return Failure(Reason.LIMIT_REACHED, f"{limit}: {said}")
         case OSError():
             denied = error.errno in {errno.EACCES, errno.EPERM}
             return Failure(Reason.PERMISSION_DENIED if denied else Reason.STORAGE_REFUSED, str(error))

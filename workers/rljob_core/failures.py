@@ -54,6 +54,10 @@ class Reason(StrEnum):
     STREAM_TOO_SMALL = "StreamTooSmall"
     PAYLOADS_LOST = "PayloadsLost"
 
+    NO_PROGRESS = "NoProgress"
+    """Processes of a role end again and again."""
+    LIMIT_REACHED = "LimitReached"
+
     FENCED = "Fenced"
     STOPPED = "Stopped"
     CRASHED = "Crashed"
@@ -95,6 +99,7 @@ _EXIT_CODES = {
     Reason.FENCED: worker_protocol.EXIT_FENCED,
     Reason.STOPPED: worker_protocol.EXIT_STOPPED,
     Reason.CRASHED: worker_protocol.EXIT_CRASHED,
+    Reason.LIMIT_REACHED: worker_protocol.EXIT_CRASHED,
 }
 
 
@@ -247,6 +252,14 @@ ADVICE = {
         "the ledger, which was damaged, or which another release or another program wrote",
         "restore the folder nats from a copy; `rljob audit` says what is left",
         elsewhere="look after the NATS server's disk; the job's newest backup can be restored as another job",
+    ),
+    Reason.NO_PROGRESS: Advice(
+        "what the processes of that role need, or what they do: they end again and again",
+        "remove the cause that the message quotes: a field, a package, a file, memory, a server that does not answer",
+    ),
+    Reason.LIMIT_REACHED: Advice(
+        "a limit of this machine or session, which is used up",
+        "raise the limit that the message names, or end what uses it up",
     ),
     Reason.FENCED: _UNKNOWN,
     Reason.STOPPED: _UNKNOWN,

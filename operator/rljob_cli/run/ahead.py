@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from rljob_operator.cluster.local.fork_server import ForkServerProcess, cluster_environment
@@ -23,10 +23,12 @@ _started: list[ForkServerProcess] = []
 def start_fork_server() -> None:
     """Start the process that will import what a run's roles need, before it is known what that is.
 
-    It ends with this process, whether a run takes it or not. On systems where roles are not forked, nothing starts.
+    It ends with this process, whether a run takes it or not. On systems where roles are not forked, nothing starts, and
+    neither where no process can: the checks of the run say why.
     """
     if sys.platform == "linux":
-        _started.append(ForkServerProcess(cluster_environment({**os.environ, **OFFLINE})))
+        with suppress(OSError):
+            _started.append(ForkServerProcess(cluster_environment({**os.environ, **OFFLINE})))
 
 
 @contextmanager

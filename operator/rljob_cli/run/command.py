@@ -111,6 +111,7 @@ def run(
     begun = _BegunRun()
     with exit_codes(begun.way_on):
         from rljob_cli.job_checks.downloads import download
+        from rljob_cli.job_checks.machine import check_machine
         from rljob_cli.job_checks.nats_server import check_nats
         from rljob_cli.job_checks.output_folder import check_claimable, check_output
         from rljob_cli.job_checks.training_rows import training_rows
@@ -146,6 +147,7 @@ def run(
                 job, kept = _with_patches(file, overrides, given, earlier)
                 local = job_with_paths(job, downloads)
                 model = check(local, folder, links)
+                check_machine()
                 check_nats(job, nats_port)
                 checked = partial(
                     check_output,

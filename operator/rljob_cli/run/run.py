@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 
 from rljob_cli.job_checks.job import check_pods
@@ -35,10 +36,14 @@ from rljob_cli.run_folder.embedded_nats import (
     site_folder,
     start_nats,
 )
+from rljob_cli.run_folder.embedded_nats import (
+    NAME as SERVER_NAME,
+)
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_cli.run_folder.job_file import changes, stored_job
 from rljob_cli.run_folder.streams import join_sites, opened_store
-from rljob_core.errors import RLJobError, SpecError
+from rljob_core.errors import RLJobError, SpecError, StoreUnavailable, failure_of
+from rljob_core.exhausted import limit_in, limit_of
 from rljob_core.failures import Failure, Reason
 from rljob_core.job_state import JobState
 from rljob_core.spec import RLJob, SiteLinkSpec
@@ -49,6 +54,7 @@ from rljob_operator.cluster.local.cluster import BACK_OFF, FAILED, LocalCluster
 from rljob_operator.cluster.local.fork_server import ForkServerProcess
 from rljob_operator.cluster.port import Event
 from rljob_operator.decisions import status as job_status
+from rljob_operator.decisions.repeated_failures import Patience
 from rljob_operator.decisions.status import Phase
 from rljob_operator.decisions.tracker_conditions import degraded_trackers
 from rljob_operator.reconcile.reconcile import Reconciler
@@ -76,6 +82,10 @@ class StopSignals:
 _PAGE = "page"
 """Name of the process that serves the live page."""
 _ADDRESS = re.compile(r"^(http://\S+)\n", re.MULTILINE)
+_PATIENCE = Patience(times=6, crashed=timedelta(0), missing=timedelta(minutes=1))
+"""Less than on a cluster: what is missing here rarely comes back by itself, and a run that has failed is continued."""
+_LOG_CHARACTERS = 16 << 10
+"""At the end of the server's log, where a limit is looked for."""
 _LOOK_SECONDS = 0.2
 _SAMPLE_SECONDS = 1.0
 _SUMMARY_SECONDS = 5.0
@@ -91,6 +101,10 @@ _TRACKER_SECONDS = 20.0
 
 class _OutputLost(Exception):
     """The output folder can no longer be written."""
+
+
+class _StreamsLost(Exception):
+    """The files of the job's streams are gone."""
 
 
 class Run:
@@ -140,6 +154,8 @@ class Run:
         self._streams: Callable[[], AbstractAsyncContextManager[NatsStore]] | None = None
         self._ledger: JobState | None = None
         self._degraded = ""
+        self._stuck = asyncio.Event()
+        self._stuck_message = ""
         self._opened = False  # whether an end in the ledger is this run's
 
     async def run(self) -> RunEnd:
@@ -182,12 +198,25 @@ class Run:
             return RunEnd(RunExit.INTERRUPTED)
         raised = work.exception()
         error = innermost(raised) if raised is not None else None
+        if error is not None and limit_of(error):
+            return RunEnd.failed(failure_of(error))
+        if limit := self._limit_of_server(error):
+            return RunEnd.failed(Failure(Reason.LIMIT_REACHED, f"{limit}: {error}"))
         if isinstance(error, _OutputLost | OSError):
             lost = f"{self._folder.path} cannot be written any more: {reason_of(error)}"
             return RunEnd.failed(Failure(Reason.STORAGE_REFUSED, lost))
+        if isinstance(error, _StreamsLost):
+            return RunEnd.failed(Failure(Reason.LEDGER_DAMAGED, str(error)))
         if isinstance(error, RLJobError):
             return RunEnd.failed(error.failure)
         return work.result()
+
+    def _limit_of_server(self, error: BaseException | None) -> str:
+        """The limit at which the job's own server has failed: its answers do not say that it is one, its log does."""
+        log = self._folder.path / "logs" / f"{SERVER_NAME}-0.log"
+        if not isinstance(error, StoreUnavailable) or not log.exists():
+            return ""
+        return limit_in(log.read_text(encoding="utf-8", errors="replace")[-_LOG_CHARACTERS:])
 
     async def _until_finished(self, cluster: LocalCluster) -> RunEnd:
         servers = EmbeddedServers(self._job.spec.nats.url or "")
@@ -226,20 +255,25 @@ class Run:
 
     async def _reconciled(self, cluster: LocalCluster, defaults: ClusterDefaults) -> RunEnd:
         """Reconcile until the job ends; the end is that of the trainer and of the coordinator's last metrics line."""
-        reconciler = Reconciler(cluster, defaults, metrics=lambda: self.progress.job_metrics)
+        reconciler = Reconciler(
+            cluster, defaults, patience=_PATIENCE, metrics=lambda: self.progress.job_metrics
+        )
         reconcile = asyncio.create_task(reconciler.run(lambda: self._job))
         said = asyncio.create_task(self.follower.ended.wait())
+        stuck = asyncio.create_task(self._stuck.wait())
         try:
-            await asyncio.wait({reconcile, said}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({reconcile, said, stuck}, return_when=asyncio.FIRST_COMPLETED)
+            if self._stuck_message:  # roles that cannot end their work would wait for what fails
+                return RunEnd.failed(Failure(Reason.NO_PROGRESS, self._stuck_message))
             drawing = asyncio.create_task(asyncio.to_thread(result_files.load_drawing))
             # Both come soon after each other: the coordinator publishes its last line before the trainer ends.
             patience = _LAST_LINES_SECONDS if reconcile.done() else _UNFINISHED_SECONDS
             await asyncio.wait({reconcile, said, drawing}, timeout=patience)
             outcome = reconcile.result() if reconcile.done() else None
         finally:
-            for task in (reconcile, said):
+            for task in (reconcile, said, stuck):
                 task.cancel()
-            await asyncio.wait({reconcile, said})
+            await asyncio.wait({reconcile, said, stuck})
         end = self.progress.end
         if end is not None and end.failure is not None:
             return RunEnd.failed(end.failure)
@@ -254,6 +288,9 @@ class Run:
         self._view.event(event)
         if event.reason in {BACK_OFF, FAILED}:
             self.follower.pod_ended(event.about)
+        if event.reason == Reason.NO_PROGRESS:
+            self._stuck_message = event.message
+            self._stuck.set()
 
     async def _follow_changes(self, cluster: LocalCluster, defaults: ClusterDefaults) -> None:
         """Apply the changes that `rljob patch` writes."""
@@ -291,7 +328,13 @@ class Run:
 
     async def _sample(self) -> None:
         """Once a second, measure free space and rates, memory if it is due, and update the view and the summary."""
+        streams = self._folder.nats / "store" / "jetstream"
+        had = streams.exists()  # not of a server of the user's
         while True:
+            if (
+                had and not streams.exists()
+            ):  # what its server has in memory lets roles wait, and no write ends
+                raise _StreamsLost(f"{streams} is gone, and with it the ledger")
             await self._peak.measure()
             if (free := shutil.disk_usage(self._folder.path).free) < LEAST_FREE_BYTES:
                 raise _OutputLost(f"only {free >> 20} MB are free on its disk")

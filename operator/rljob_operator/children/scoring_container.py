@@ -15,6 +15,7 @@ SOCKET = f"{names.SCORING_FOLDER}/socket"
 _SHARED = "scoring"
 _MEMORY, _TEMPORARY = "1Gi", "8Gi"
 """Sizes of the container's `/dev/shm` and `/tmp`: functions fill neither the node's memory nor its disk."""
+_RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "8Gi"}}
 #: Fields of the container `worker` in the operator's template that hold for this container, too.
 _OF_ANY_WORKER = ("image", "imagePullPolicy", "resources", "securityContext")
 
@@ -62,6 +63,13 @@ def add_scoring_container(template: Manifest) -> Manifest:
         **template,
         "spec": {**spec, **links, "containers": [connecting, scorer], "volumes": volumes},
     }
+
+
+def limit_scoring_container(spec: Manifest) -> None:
+    """Let functions take no more memory than `_RESOURCES` say, if no template says more or less of their container."""
+    for container in spec["containers"]:
+        if container["name"] == worker_protocol.SCORER:
+            container.setdefault("resources", _RESOURCES)
 
 
 def of_any_worker(container: Manifest, name: str = worker_protocol.SCORER) -> Manifest:

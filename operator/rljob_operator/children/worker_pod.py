@@ -26,6 +26,7 @@ from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.children.scoring_container import (
     add_scoring_container,
     check_separation,
+    limit_scoring_container,
     of_any_worker,
 )
 from rljob_operator.children.templates import merge
@@ -118,6 +119,7 @@ def pod_template(
     withdraw_unfit(spec, role.value, job.defaults.metrics_port)
     if scoring:
         check_separation(spec, patches.path)
+        limit_scoring_container(spec)
     spec["tolerations"] = tolerations_for_lost_nodes(spec.get("tolerations") or [])
     nats = access(job, Holder(role.value))
     ours = next(c for c in spec["containers"] if c["name"] == role.value)

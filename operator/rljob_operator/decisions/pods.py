@@ -111,6 +111,7 @@ class Pod:
 
     Attributes:
         exit: the end of its newest process that has ended; a newer process may run.
+        ends: how many processes of the container that this was in have ended.
         trouble: why it does not run, as far as Kubernetes reports a reason.
         ready_since: when it was last found ready; None if it is not, or of a local process.
         scheduled: whether it has a node.
@@ -145,6 +146,7 @@ class Pod:
     start_seconds: float | None = None
     tolerations: tuple[Toleration, ...] = ()
     fetch: PodFetch | None = None
+    ends: int = 0
 
 
 def read_pod(manifest: Manifest, now: datetime) -> Pod:
@@ -152,7 +154,7 @@ def read_pod(manifest: Manifest, now: datetime) -> Pod:
     metadata, status = manifest["metadata"], manifest.get("status", {})
     labels = metadata["labels"]
     conditions = {c["type"]: c for c in status.get("conditions", [])}
-    role, end = Role(labels[names.LABEL_ROLE]), _end(status, labels[names.LABEL_ROLE])
+    role, (end, ends) = Role(labels[names.LABEL_ROLE]), _end(status, labels[names.LABEL_ROLE])
     attempt = labels.get(names.LABEL_ATTEMPT)
     doubtful = _doubtful_until(conditions, now)
     return Pod(
@@ -176,6 +178,7 @@ def read_pod(manifest: Manifest, now: datetime) -> Pod:
         start_seconds=_start_seconds(metadata, conditions),
         tolerations=tuple(map(Toleration.read, manifest.get("spec", {}).get("tolerations") or ())),
         fetch=_fetch(manifest.get("spec", {}), status),
+        ends=ends,
     )
 
 
@@ -216,8 +219,8 @@ def _doubtful_until(conditions: dict[str, Any], now: datetime) -> datetime | Non
     return until if until is not None and now < until else None
 
 
-def _end(status: Manifest, role: str) -> PodExit | None:
-    """How the worker's last process ended; before it first starts, how an init container failed."""
+def _end(status: Manifest, role: str) -> tuple[PodExit | None, int]:
+    """How the worker's last process ended, and how many have; before it first starts, how an init container failed."""
     for containers in ("containerStatuses", "initContainerStatuses"):
         for container in status.get(containers, []):
             if containers == "containerStatuses" and container["name"] != role:
@@ -225,8 +228,10 @@ def _end(status: Manifest, role: str) -> PodExit | None:
             ends = (container.get(field, {}).get("terminated") for field in ("state", "lastState"))
             end = next((end for end in ends if end is not None), None)
             if end is not None and (containers == "containerStatuses" or end["exitCode"] != 0):
-                return PodExit(end["exitCode"], end.get("message", ""))
-    return None
+                running = "running" in container.get("state", {})
+                ends = container.get("restartCount", 0) + (not running)
+                return PodExit(end["exitCode"], end.get("message", "")), ends
+    return None, 0
 
 
 def _fetch(spec: Manifest, status: Manifest) -> PodFetch | None:

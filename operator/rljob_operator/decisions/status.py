@@ -59,12 +59,15 @@ class _PhaseWithReason:
     message: str = ""
 
 
-def assess(observed: Observed, attempt: Attempt, *, metrics_due: bool) -> Assessment:
+def assess(
+    observed: Observed, attempt: Attempt, *, stuck: Failure | None = None, metrics_due: bool
+) -> Assessment:
     """The job's phase and status.
 
     Args:
         observed: what is known of the job.
         attempt: the decision about the trainer's attempt.
+        stuck: why the job fails that gets no further (`repeated_failures`); None if it does not.
         metrics_due: write the metrics into the status; they are always written when the job ends.
     """
     deadline = _deadline(observed)
@@ -83,6 +86,8 @@ def assess(observed: Observed, attempt: Attempt, *, metrics_due: bool) -> Assess
         verdict = _PhaseWithReason(Phase.SUSPENDED, "SuspendedByUser", "spec.suspend is true")
     if verdict is None and (queue := observed.admission) is not None and not queue.admitted:
         verdict = _PhaseWithReason(Phase.SUSPENDED, queue.reason, queue.message)
+    if verdict is None and stuck is not None:
+        verdict = _failed(stuck)
     if verdict is None:
         verdict = _progress(observed, attempt)
     running = verdict.phase is Phase.RUNNING

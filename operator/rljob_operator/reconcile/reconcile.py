@@ -47,6 +47,7 @@ from rljob_operator.decisions.observe import Observed, may_be_restored, summariz
 from rljob_operator.decisions.plan import Apply, ClusterAction, plan
 from rljob_operator.decisions.pods import Trouble
 from rljob_operator.decisions.pool_status import pool_statuses
+from rljob_operator.decisions.repeated_failures import FailuresInARow, Patience, count, stuck
 from rljob_operator.decisions.scale_down import shrinking, with_costs
 from rljob_operator.decisions.scaling_status import with_scaling
 from rljob_operator.decisions.site_reports import SitePool
@@ -74,6 +75,7 @@ class Reconciler:
         defaults: the cluster's defaults for jobs.
         clock: returns the current time, with its time zone.
         backoff: delays between trainer attempts.
+        patience: with roles that fail again and again.
         metrics: returns the newest metrics of the job's workers, at once.
         outage: returns why no job can continue now; None if they can.
         loads: returns, by pod, the trajectories that a job's engines generate or have queued; called when a pool
@@ -93,6 +95,7 @@ class Reconciler:
         *,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         backoff: Backoff | None = None,
+        patience: Patience | None = None,
         metrics: Callable[[], JobMetrics | None] = lambda: None,
         outage: Callable[[RLJob], Trouble | None] = lambda _: None,
         loads: Callable[[RLJob], Awaitable[Mapping[str, int]]] | None = None,
@@ -107,6 +110,7 @@ class Reconciler:
         self._defaults = defaults
         self._clock = clock
         self._backoff = backoff or Backoff()
+        self._patience, self._failures = patience or Patience(), FailuresInARow()
         self._metrics = metrics
         self._outage = outage
         self._loads = loads
@@ -222,7 +226,9 @@ class Reconciler:
             has_run=observed.has_run,
         )
         made = self._desired(resolved, targets)
-        assessment = job_status.assess(observed, attempt, metrics_due=due)
+        self._failures = count(self._failures, observed)
+        no_further = stuck(self._failures, observed, self._patience)
+        assessment = job_status.assess(observed, attempt, stuck=no_further, metrics_due=due)
         running = assessment.phase is Phase.RUNNING
         if running:
             self._rules().check(job)

@@ -113,6 +113,8 @@ def act(*, completion, item):
         os.kill(os.getpid(), signal.SIGKILL)
     if word == "exit":
         os._exit(7)
+    if word == "leave":
+        os._exit(0)
     if word == "once":  # killed from outside: goes well the second time
         file = Path(__file__).parent / f"seen-{rest}"
         if not file.exists():
@@ -334,6 +336,7 @@ async def test_bad_answers_fail_alone_and_the_job_continues(model: Path, module:
         "spin": "RewardTimeout: {}:act ran longer than 6 s",
         "kill": "RewardCrashed: {}:act ended its process: exit code 137 (SIGKILL: out of memory?)",
         "exit": "RewardCrashed: {}:act ended its process: exit code 7",
+        "leave": "RewardCrashed: {}:act ended its process: exit code 0",
         "once": "",
     }
     sent = [trajectory(trajectory_id("g0", i), f"good {'x' * (i % 5)}") for i in range(60)]

@@ -38,6 +38,8 @@ from rljob_runtime.rewards.trial import FIELD, LOAD_SECONDS, load_on_trial, name
 _CHUNK = 256
 #: Seconds between two looks at how long functions have been running.
 _LOOK = 0.1
+#: Seconds after which a process that is gone has ended its chunk: the pool says so of any that did not exit with 0.
+_SAID = 1.0
 #: Seconds of a chunk beyond all limits of its functions, for the data's own code.
 _GRACE = 5.0
 #: Seconds for which a free process may leave a chunk alone. A process that was killed while it took one holds a lock.
@@ -96,6 +98,10 @@ class RewardPool:
         self._limit = setup.timeout_seconds
         self._chunk_limit = reward_worker.SLICE + len(setup.functions) * self._limit + _GRACE
         self._overdue = dict[int, float]()  # by slot: beginning of the call for which its process was killed
+        self._ended = dict[
+            int, asyncio.Event
+        ]()  # by slot: its process has ended, and the pool does not say so
+        self._gone = dict[int, float]()  # by slot: since when its process is
         self._clock: asyncio.Task[None] | None = None
         self._queue = _AnswerQueue()
         self._running = set[asyncio.Task[None]]()
@@ -193,14 +199,21 @@ class RewardPool:
 
     async def _run(self, slot: int, chunk: list[_WaitingAnswer]) -> None:
         pool, call = self._pool, self._calls[slot]
-        call.answer, call.began = 0, 0.0
+        call.process, call.answer, call.began = 0, 0, 0.0
         jobs = [entry.job for entry in chunk]
+        silent_end = self._ended[slot] = asyncio.Event()
+        ended = asyncio.create_task(silent_end.wait())
         try:
             future = pool.schedule(reward_worker.score_chunk, args=(slot, jobs), timeout=self._chunk_limit)
             scored = asyncio.wrap_future(future)
-            done, _ = await asyncio.wait([scored], timeout=self._untaken)
+            waited = {scored, ended}
+            done, _ = await asyncio.wait(waited, timeout=self._untaken, return_when=asyncio.FIRST_COMPLETED)
             if not done and not future.running():
                 raise BrokenProcessPool(f"no process took an answer for {self._untaken:.0f} s")
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if not scored.done():
+                scored.cancel()
+                raise ProcessExpired("it ended over an answer", code=0)
             outcomes: list[Scores] = await scored
         except ProcessExpired as error:
             self._died(slot, chunk, error.exitcode)
@@ -222,8 +235,10 @@ class RewardPool:
                 _settle(entry, outcome)
             self._queue.put_back(chunk[len(outcomes) :])
         finally:
-            call.began = 0.0
-            self._overdue.pop(slot, None)
+            ended.cancel()
+            call.process, call.began = 0, 0.0
+            for known in (self._overdue, self._ended, self._gone):
+                known.pop(slot, None)
             self._free.append(slot)
         self._dispatch()
 
@@ -234,11 +249,19 @@ class RewardPool:
             now = time.monotonic()
             for slot, call in enumerate(self._calls):
                 began, process = call.began, call.process
+                self._look_for(slot, process, now)
                 if not began or now - began <= self._limit or self._overdue.get(slot) == began:
                     continue
                 # What has ended by itself, on a machine so busy that the pool does not know yet, was not slow.
                 if child_processes.kill(process):
                     self._overdue[slot] = began
+
+    def _look_for(self, slot: int, process: int, now: float) -> None:
+        """Note the end of a slot's process of which the pool says nothing, as of one that exits with 0."""
+        if not process or slot not in self._ended or psutil.pid_exists(process):
+            self._gone.pop(slot, None)
+        elif now - self._gone.setdefault(slot, now) > _SAID:
+            self._ended[slot].set()
 
     def _died(self, slot: int, chunk: list[_WaitingAnswer], code: int | None) -> None:
         """A process ended over a chunk."""
