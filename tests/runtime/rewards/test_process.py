@@ -642,7 +642,7 @@ async def test_a_process_that_waits_for_ever_where_others_load_is_replaced(
     pool = pool_of(job_config("model", functions=[f"{name}:f"]), workers=1)
     try:
         await pool.start()
-        assert (await pool.score(ScoringJob(0, False, "1"))).reward == 1.0
+        assert (await pool.score(ScoringJob(0, False, "1"))).scores == (1.0,)
     finally:
         await pool.close()
 
