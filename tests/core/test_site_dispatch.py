@@ -42,7 +42,10 @@ def context(**links: SiteLinkSpec) -> PlannerContext:
     """A job with pools at the hub and at two sites, whose answers to two prompts are known to differ."""
     config = job_config(rollout={"pools": POOLS, "sampling": {"maxTokens": 8192}}, data={"groupSize": 1})
     found = PlannerContext(
-        config.model_copy(update={"links": {"west": WAN, **links}}), prefetch=0.25, state=JobState()
+        config.model_copy(update={"links": {"west": WAN, **links}}),
+        prefetch=0.25,
+        state=JobState(),
+        held_out=None,
     )
     found.lengths.known = {SHORT: Estimate(50.0, 0.1), LONG: Estimate(5000.0, 0.1)}
     found.lengths.correlation = 0.9

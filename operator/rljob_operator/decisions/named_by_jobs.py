@@ -148,7 +148,7 @@ SPEC = fields(
     data=_DATA,
     evaluation=fields(data=_DATA, sets=Items(fields("name", data=_DATA))),
     # Functions, losses, engines, environments and backends are code of the image, and run in the job's own pods.
-    reward=fields(functions=Items(FREE), template=POD_TEMPLATE),
+    reward=fields(functions=Items(FREE), perGroup=Items(FREE), template=POD_TEMPLATE),
     algorithm=fields("loss"),
     rollout=fields(
         engine=fields("name", options=Urls()),
