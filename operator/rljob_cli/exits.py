@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 import typer
 
 from rljob_cli.manifest.load import InvalidManifest
-from rljob_core.errors import RLJobError, SpecError
+from rljob_core.errors import RLJobError, SpecError, failure_of
 from rljob_core.exhausted import limit_of
-from rljob_core.faults import DISK, LIMIT, PERMISSIONS, Fault, fault_of_error
+from rljob_core.failures import Advice
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -32,8 +32,8 @@ _REFUSALS = {
 _INTERRUPTS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
-WayOn = Callable[[Fault], Sequence[str]]
-"""The lines that say, of a fault that has ended a run, where the log is and what continues it; none before it began."""
+WayOn = Callable[[Advice], Sequence[str]]
+"""The lines that say, of what has ended a run, where the log is and what continues it; none before it began."""
 
 
 @contextmanager
@@ -55,19 +55,19 @@ def exit_codes(way_on: WayOn | None = None) -> Iterator[None]:
     except RLJobError as error:
         _say_error(str(error))
         if way_on is not None:
-            _say(fault_of_error(error), way_on)
+            _say(error.failure.advice, way_on)
         raise typer.Exit(EXIT_FAILED) from error
     except (OSError, RuntimeError) as error:
-        if limit := limit_of(error):
-            _say_error(f"{limit}: {getattr(error, 'strerror', None) or error}")
-            _say(LIMIT, way_on)
+        if limit_of(error):
+            failure = failure_of(error)
+            _say_error(failure.detail)
+            _say(failure.advice, way_on)
             raise typer.Exit(EXIT_FAILED) from error
         if not isinstance(error, OSError) or error.errno not in _REFUSALS:
             raise
-        fault = PERMISSIONS if error.errno in {errno.EACCES, errno.EPERM} else DISK
         place = f"{error.filename}: " if error.filename else ""
         _say_error(f"{place}{error.strerror}")
-        _say(fault, way_on)
+        _say(failure_of(error).advice, way_on)
         raise typer.Exit(EXIT_FAILED) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(EXIT_INTERRUPTED) from error
@@ -79,11 +79,11 @@ def _say_error(text: str) -> None:
     typer.echo(f"error: {shown}", err=True)
 
 
-def _say(fault: Fault, way_on: WayOn | None) -> None:
+def _say(advice: Advice, way_on: WayOn | None) -> None:
     """Print who is at fault, what to do, and then: a run that has begun is continued, any other command is repeated."""
-    lines = way_on(fault) if way_on is not None else ()
+    lines = way_on(advice) if way_on is not None else ()
     again = "" if lines else "; then give the same command again"
-    for line in (f"at fault: {fault.who}", f"to do: {fault.remedy}{again}", *lines):
+    for line in (f"at fault: {advice.at_fault}", f"to do: {advice.remedy}{again}", *lines):
         typer.echo(line, err=True)
 
 

@@ -20,7 +20,7 @@ OLD, NEW = Writer(1, "old"), Writer(2, "new")
 
 
 def written(seconds: int, writer: Writer, *records: Record) -> Written:
-    return Written(seconds, seconds * SECOND, writer, records or (JobFinished("Failed"),))
+    return Written(seconds, seconds * SECOND, writer, records or (JobFinished(),))
 
 
 def test_a_coordinator_is_back_with_its_first_records_after_the_claim() -> None:

@@ -244,7 +244,7 @@ class EvidenceBuilder:
 
     def finish(self) -> None:
         """The job has succeeded."""
-        self.write(JobFinished("Succeeded"))
+        self.write(JobFinished())
 
     # ---- what a test changes
 

@@ -8,6 +8,7 @@ from invocation import started
 from sample_answers import answer, keep
 
 from rljob_cli.run_folder.folder import RunFolder
+from rljob_core.failures import Failure, Reason
 from rljob_core.records import FED, FedMicroBatch, FedTrajectory
 from rljob_core.trajectory import VersionSpan
 
@@ -21,7 +22,12 @@ def write_samples(manifest: Path, folder: Path) -> RunFolder:
         answer("g3.1", prompt="7+5=", response="13.", versions=[1, 1, 1], reward=0.0, at=1),
         answer("g4.0", prompt="40-8=", response="32.", versions=[2, 2, 2], reward=1.0, at=2),
         answer(
-            "g4.1", prompt="40-8=", response="32", versions=[2, 2], error="RewardTimeout: exact_match", at=3
+            "g4.1",
+            prompt="40-8=",
+            response="32",
+            versions=[2, 2],
+            failure=Failure(Reason.REWARD_TIMEOUT, "exact_match"),
+            at=3,
         ),
         answer("e2-0.0", prompt="9+9=", response="18.", versions=[2, 2, 2], reward=1.0, at=4),
         answer("e2-0.1", prompt="9+9=", response="18.", versions=[2, 2, 2], reward=1.0, at=4),

@@ -14,9 +14,9 @@ from evidence_builder import EvidenceBuilder, job
 from evidence_streams import append, seal
 from example_job import write_job
 from invocation import children, claimed, refused, rljob
+from rljob_core.faults import LEDGER
 
 from rljob_cli.run_folder.folder import RunFolder
-from rljob_core.faults import LEDGER
 from rljob_core.ports import MESSAGE_ID, Channel, MessageStore
 from rljob_core.records import EpochClaimed, SpecInForce
 from rljob_core.spec import RLJobSpec

@@ -12,9 +12,13 @@ from rljob_cli.run.end_report import report_end
 from rljob_cli.run.run_end import RunEnd, RunExit
 from rljob_cli.run.signal_watch import NoSignal
 from rljob_cli.run_folder.folder import RunFolder
+from rljob_core.failures import Failure, Reason
 from rljob_core.spec import RLJob
 
-RAISED = "9 prompts of step 0 were given up: prompt 3 (g3.0): RewardRaised: mine:score raised KeyError: 'a' (mine.py:2)"
+RAISED = Failure(
+    Reason.REWARD_RAISED,
+    "9 prompts of step 0 were given up: prompt 3 (g3.0): RewardRaised: mine:score raised KeyError: 'a' (mine.py:2)",
+)
 TRACE = ["Traceback (most recent call last):", '  File "mine.py", line 2, in score', "KeyError: 'a'"]
 
 
@@ -68,5 +72,7 @@ def test_the_traceback_of_this_run_is_shown_and_no_earlier_one(
     assert "\n".join(f"  {line}" for line in TRACE) + "\nat fault: your reward function\n" in said
     log.write_text(log.read_text() + start)
     report_end(RunEnd.failed(RAISED), 0, [], job, folder, sites={})
-    report_end(RunEnd.failed("the ledger is damaged"), 0, [], job, folder, sites={})
+    report_end(
+        RunEnd.failed(Failure(Reason.LEDGER_DAMAGED, "the ledger is damaged")), 0, [], job, folder, sites={}
+    )
     assert "Traceback" not in capsys.readouterr().err

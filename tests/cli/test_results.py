@@ -27,6 +27,7 @@ from rljob_cli.run.run_progress import Rate, RunProgress
 from rljob_cli.run.signal_watch import unscored
 from rljob_cli.run.time_left import TimeLeft
 from rljob_cli.run_folder.folder import RunFolder
+from rljob_core.failures import Failure, Reason
 from rljob_core.job_state import JobState
 from rljob_core.messages import STEP_METRICS, EngineProfile, EngineSignal, StepMetrics, StepStats
 from rljob_core.records import EpochClaimed, Evaluated
@@ -102,6 +103,7 @@ def test_summary(job: RLJob, tmp_path: Path) -> None:
         "coordinator_epochs": 2,
         "peak_memory_bytes": 1 << 30,
         "exit": "Succeeded",
+        "reason": "",
         "message": "",
         "warnings": [],
     }
@@ -236,12 +238,17 @@ def test_an_evaluation_says_which_answers_are_not_of_its_version_alone(job: RLJo
 
 def test_summary_before_anything_happened(job: RLJob) -> None:
     summary = summarize(
-        job, RunProgress(), wall_seconds=0.0, peak_bytes=0, outcome="Failed", message="no disk"
+        job,
+        RunProgress(),
+        wall_seconds=0.0,
+        peak_bytes=0,
+        outcome="Failed",
+        failure=Failure(Reason.STORAGE_REFUSED, "no disk"),
     )
     assert summary["steps"] == 0
     assert summary["heldout_reward_before"] is None
     assert summary["staleness_max"] is None
-    assert (summary["exit"], summary["message"]) == ("Failed", "no disk")
+    assert (summary["exit"], summary["reason"], summary["message"]) == ("Failed", "StorageRefused", "no disk")
 
 
 def test_metrics_file_starts_over_from_the_stream(tmp_path: Path) -> None:

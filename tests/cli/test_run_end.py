@@ -15,8 +15,11 @@ from rljob_cli.run.event_log import EventLog
 from rljob_cli.run.open_view import open_view
 from rljob_cli.run.run import Run
 from rljob_cli.run.run_end import RunEnd, RunExit
+from rljob_core.failures import Failure, Reason
 from rljob_core.job_state import JobState
 from rljob_core.records import JobFinished
+
+RAISED = Failure(Reason.REWARD_RAISED, "the reward raised")
 
 
 @pytest.mark.parametrize("opened", [False, True], ids=["before it was opened", "afterwards"])
@@ -30,8 +33,8 @@ def test_ctrl_c_before_an_ended_job_is_opened_again_is_no_end_of_this_run(
             job, folder, view, nats_port=0, environment={}, links={}, cuts={}, page=False, fork_server=None
         )
         run._ledger, run._opened = JobState(), opened  # as `run` leaves them
-        run._ledger.finished = JobFinished("Failed", "the reward raised")
+        run._ledger.finished = JobFinished(RAISED)
         end = run._finish(RunEnd(RunExit.INTERRUPTED))
     assert end.exit is (RunExit.FAILED if opened else RunExit.INTERRUPTED)
-    assert end.message == ("the reward raised" if opened else "")
+    assert end.failure == (RAISED if opened else None)
     assert json.loads(folder.summary.read_text())["exit"] == end.exit

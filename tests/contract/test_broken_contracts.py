@@ -202,7 +202,11 @@ ENGINES: list[tuple[type[Bigrams], str, str]] = [
         f"the model's token ids are 0 to {VOCABULARY - 1}",
     ),
     (SaysTwice, "responses-have-what-was-asked-for", "a second event came about 'b'"),
-    (Failing, "responses-have-what-was-asked-for", "Stopped('EngineFailed: RuntimeError: no memory'"),
+    (
+        Failing,
+        "responses-have-what-was-asked-for",
+        "Stopped('EngineFailed', failure=True, detail='RuntimeError: no memory'",
+    ),
     (BornOld, "responses-have-what-was-asked-for", "a new engine's version is 0, not -1"),
     (Greedy, "more-than-its-slots-wait-their-turn", "with 2 slots load() sees 6 running and 0 waiting"),
     (OneRandomStream, "a-response-depends-on-prompt-and-seed-alone", "alone it was "),

@@ -129,7 +129,7 @@ async def test_a_job_outlives_its_tokens_and_trains_nothing_twice(tmp_path: Path
                     error.add_note(workers.logs()[-20_000:])
                     raise
             ended = await installation.expired(uid)
-        assert (line.finished, line.message, line.version) == ("Succeeded", "", 6)
+        assert (line.finished, line.failure, line.version) == ("Succeeded", None, 6)
         assert line.trainer_attempt == 1
         assert all(ended[holder] >= OFTEN for holder in ROLES), ended
         await holds(config, installation.environment(Holder.READER, uid), versions=6)

@@ -9,6 +9,7 @@ from model_keys import state_key
 from world import World, job_config
 
 from rljob_core.errors import CorruptLedger, Fenced
+from rljob_core.failures import Failure, Reason
 from rljob_core.job_state import JobState
 from rljob_core.job_state.snapshot import dump
 from rljob_core.ports import Channel, MessageStore
@@ -103,7 +104,7 @@ async def test_a_zombie_s_message_that_the_server_lets_in_counts_for_nobody(stor
     ledger, state = await take_charge(store, "a")
     await append(ledger, state, opened(0))
     for number in range(2):
-        data = encode_batch(RecordBatch(state.writer, (JobFinished("Failed", "zombie"),)))
+        data = encode_batch(RecordBatch(state.writer, (JobFinished(Failure(Reason.UNKNOWN, "zombie")),)))
         headers = {"Rljob-After": "lost" if number == 0 else "z0"}
         await store.publish(Channel.LEDGER, RECORDS, data, headers=headers, message_id=f"z{number}")
     follower, followed = await take_charge(store, "b")

@@ -29,6 +29,7 @@ from rljob_cli.backup.sources import back_up_configured
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError, StoreFull, StoreUnavailable
+from rljob_core.failures import Failure, Reason
 from rljob_core.messages import (
     COORDINATOR_EVENT,
     ENGINE_SIGNAL,
@@ -168,7 +169,7 @@ def operations(store: NatsStore) -> dict[str, Callable[[], Awaitable[object]]]:
     for what, suffix in {"chunk": "chunk.a1b2.0", "end": "drained"}.items():
         known[f"write {what}"] = lambda s=suffix: store.publish(Channel.TRAJECTORIES, s, b"x")
     for role in ("coordinator", "rollout", "reward", "trainer"):
-        event = COORDINATOR_EVENT.dump_json(RoleFailed(role, "no"))
+        event = COORDINATOR_EVENT.dump_json(RoleFailed(role, Failure(Reason.UNKNOWN, "no")))
         known[f"event of {role}"] = lambda r=role, e=event: store.publish(Channel.EVENTS, r, e)
     for key in ("coordinator", "engine.pod-0.ab12"):
         known[f"signal {key}"] = lambda k=key: store.put_signal(k, b"x")
@@ -629,7 +630,10 @@ async def test_a_whole_job_runs_on_its_roles_credentials(
                 backup = FolderPlace(tmp_path / "backup")
                 taken = await back_up_configured(config, backup, installation.environment(Holder.READER, uid))
                 async with installation.opened(Holder.REWARD, uid) as reward:
-                    for event in (EngineGone("a-0"), RoleFailed("trainer", "forged")):
+                    for event in (
+                        EngineGone("a-0"),
+                        RoleFailed("trainer", Failure(Reason.UNKNOWN, "forged")),
+                    ):
                         await reward.publish(Channel.EVENTS, "reward", COORDINATOR_EVENT.dump_json(event))
                 while "refused 1 of what events.reward sent: only rollout" not in workers.logs():  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
@@ -644,7 +648,7 @@ async def test_a_whole_job_runs_on_its_roles_credentials(
             training.cancel()
             error.add_note(workers.logs()[-20_000:])
             raise
-        assert (line.finished, line.message, line.version) == ("Succeeded", "", 6)
+        assert (line.finished, line.failure, line.version) == ("Succeeded", None, 6)
         assert line.trajectories["consumed"] == 48
         assert "died: exit code 137" in workers.logs()
         for trouble in ("permissions violation", "was not informed"):

@@ -23,6 +23,7 @@ from rljob_core.actions import (
     Summary,
 )
 from rljob_core.config import JobConfig
+from rljob_core.failures import Failure, Reason
 from rljob_core.messages import Generate, RewardResult
 from rljob_core.records import SiblingReset
 from rljob_core.streams_budget import payload_bytes
@@ -142,8 +143,9 @@ class BoundedWorld(World):
         digest = f"{work.trajectory}/{work.attempt}"
         summary = Summary(*key, span, prompt + response, response, digest)
         self.fill(engine)
-        error = "RewardRaised: by chance" if self.chance.random() < self.failing else ""
-        result = RewardResult(*key, digest, self.reward(work.trajectory), {}, "d", error=error)
+        fails = self.chance.random() < self.failing
+        failure = Failure(Reason.REWARD_RAISED, "by chance") if fails else None
+        result = RewardResult(*key, digest, self.reward(work.trajectory), {}, "d", failure=failure)
         for message in (PayloadSeen(sequence, (summary,)), RewardsSeen(next(self._sequences), (result,))):
             self.streams.append(message)
             self.observe(message)
@@ -220,8 +222,8 @@ def walk(seed: int, *, steady: bool = False) -> BoundedWorld:
     return world
 
 
-def walk_without_room(seed: int) -> str:
-    """Run a job whose store does not hold one step, and return the message with which it ends.
+def walk_without_room(seed: int) -> Failure:
+    """Run a job whose store does not hold one step, and return why it ends.
 
     Raises:
         Violated: it does not end, or does not say why.
@@ -239,11 +241,12 @@ def walk_without_room(seed: int) -> str:
     finished = world.planner.state.finished
     require(finished is not None and finished.outcome == "Failed", f"[progress] it ended as {finished}")
     assert finished is not None
+    assert finished.failure is not None
     require(
-        "lower spec.rollout.sampling.maxTokens" in finished.message,
+        "lower spec.rollout.sampling.maxTokens" in finished.failure.detail,
         f"it does not say what to lower: {finished}",
     )
-    return finished.message
+    return finished.failure
 
 
 def run_to_the_end(world: BoundedWorld) -> None:

@@ -103,7 +103,7 @@ def test_what_would_gain_nothing_stays(reason: str) -> None:
     )
     signal: dict[str, Any] = {"profile": SLOW if reason == "equal engines" else FAST}
     if reason == "the other is stuck":
-        signal["stuck"] = "WeightsUnavailable: no route"
+        signal["stuck"] = "WeightsUnavailable"
     if reason == "the other drains":
         signal["draining"] = True
     job.engine("fast.x", -1 if reason == "the other has old weights" else 0, **signal)

@@ -6,11 +6,8 @@ import errno
 
 import pytest
 
-from rljob_core.errors import StoreUnavailable
-from rljob_core.exhausted import limit_of
-from rljob_core.faults import LIMIT, REWARD, SERVER, fault_of_error, fault_of_words
-
-GIVEN_UP = "9 prompts of step 0 were given up: prompt 3 (g3.0): RewardRaised: mine:score raised OSError: "
+from rljob_core.errors import SpecError, StoreUnavailable, failure_of
+from rljob_core.failures import Reason
 
 
 @pytest.mark.parametrize(
@@ -25,17 +22,11 @@ GIVEN_UP = "9 prompts of step 0 were given up: prompt 3 (g3.0): RewardRaised: mi
             "ulimit -u",
         ),
         (StoreUnavailable("no nats-server answers at nats://nats:4222"), ""),
+        (SpecError("spec.reward", "mine:score raised OSError: Too many open files"), ""),
         (OSError(errno.ENOSPC, "No space left on device"), ""),
     ],
 )
 def test_the_limit_that_an_error_means(error: Exception, named: str) -> None:
-    limit = limit_of(error)
-    assert named in limit
-    assert bool(limit) == bool(named)
-    if isinstance(error, StoreUnavailable):
-        assert fault_of_error(error) is (LIMIT if named else SERVER)
-
-
-def test_a_limit_that_user_code_meets_is_the_user_s() -> None:
-    assert fault_of_words(f"{GIVEN_UP}Too many open files") is REWARD
-    assert fault_of_words("coordinator: exit code 1: OSError: [Errno 24] Too many open files") is LIMIT
+    failure = failure_of(error)
+    assert (failure.reason is Reason.LIMIT_REACHED) == bool(named)
+    assert named in failure.detail

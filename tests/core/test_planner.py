@@ -24,6 +24,7 @@ from rljob_core.actions import (
     StoresRead,
     Summary,
 )
+from rljob_core.failures import Failure, Reason
 from rljob_core.job_state import JobState, snapshot
 from rljob_core.messages import (
     CheckpointWritten,
@@ -341,7 +342,7 @@ def test_a_job_whose_prompts_all_fail_ends_with_the_reason():
                     )
                 )
     assert world.planner.state.finished.outcome == "Failed"
-    assert "RewardRaised: no such key" in world.planner.state.finished.message
+    assert "RewardRaised: no such key" in world.planner.state.finished.failure.detail
 
 
 def test_uniform_groups_are_replaced_up_to_the_limit_and_then_used():
@@ -480,7 +481,8 @@ def test_held_out_answers_without_a_score_are_counted_and_many_fail_the_evaluati
         return replace(
             seen,
             results=tuple(
-                replace(r, error="RewardRaised: no gold") if r.trajectory in bad else r for r in seen.results
+                replace(r, failure=Failure(Reason.REWARD_RAISED, "no gold")) if r.trajectory in bad else r
+                for r in seen.results
             ),
         )
 
@@ -568,8 +570,10 @@ def test_a_worker_that_invents_names_has_few_of_them_kept_and_none_for_long():
 def test_a_role_that_cannot_continue_fails_the_job_with_its_words():
     world = World(job_config())
     world.start()
-    world.observe(RoleFailed("rollout", "spec.model.uri: no such folder"))
-    assert JobFinished("Failed", "rollout: spec.model.uri: no such folder") in records(world)
+    world.observe(RoleFailed("rollout", Failure(Reason.INVALID_SPEC, "spec.model.uri: no such folder")))
+    assert JobFinished(Failure(Reason.INVALID_SPEC, "rollout: spec.model.uri: no such folder")) in records(
+        world
+    )
     ended = {r.group: r.reason for r in records(world) if isinstance(r, GroupAborted)}
     assert ended == {r.group: "JobFinished" for r in records(world) if isinstance(r, GroupReserved)}
     assert not world.planner.state.groups
@@ -579,10 +583,12 @@ def test_a_gang_that_was_replaced_cannot_fail_the_job():
     world = World(job_config())
     world.start()
     world.observe(TrainerReady(2, world.planner.epoch, None))
-    world.observe(RoleFailed("trainer", "its weights are gone", 1))
+    world.observe(RoleFailed("trainer", Failure(Reason.INVALID_SPEC, "its weights are gone"), 1))
     assert world.planner.state.finished is None
-    world.observe(RoleFailed("trainer", "its weights are gone", 2))
-    assert world.planner.state.finished == JobFinished("Failed", "trainer: its weights are gone")
+    world.observe(RoleFailed("trainer", Failure(Reason.INVALID_SPEC, "its weights are gone"), 2))
+    assert world.planner.state.finished == JobFinished(
+        Failure(Reason.INVALID_SPEC, "trainer: its weights are gone")
+    )
 
 
 def test_a_checkpoint_of_a_step_that_was_never_committed_is_none():
@@ -598,7 +604,7 @@ def test_a_checkpoint_of_a_step_that_was_never_committed_is_none():
     assert world.planner.state.checkpoint == CheckpointSaved(1, 1, "step-000001-2")
 
 
-@pytest.mark.parametrize("reason", ["WeightsRejected: v1 is damaged", "WeightsUnavailable: no answer", ""])
+@pytest.mark.parametrize("reason", ["WeightsRejected", "WeightsUnavailable", ""])
 def test_weights_that_no_engine_can_use_end_the_job_with_a_reason(reason):
     world = World(job_config(steps=3), engines=2)
     world.start()
@@ -610,11 +616,10 @@ def test_weights_that_no_engine_can_use_end_the_job_with_a_reason(reason):
             world.observe(SignalSeen(name, stuck))
         world.observe(OwnHeartbeat())
     end = world.planner.state.finished
-    if reason.startswith("WeightsRejected"):
+    if reason == "WeightsRejected":
         assert end is not None
-        assert end.outcome == "Failed"
-        assert "version 1" in end.message
-        assert "--from-version 0" in end.message
+        assert end.failure.reason is Reason.WEIGHTS_DAMAGED
+        assert end.failure.flags == ["--from-version", "0"]
     else:
         assert end is None
 
@@ -625,7 +630,7 @@ def test_one_engine_that_can_use_the_weights_is_enough():
     while world.planner.state.version < 1:
         assert world.step()
     for _ in range(REJECTED_HEARTBEATS + 1):
-        for name, version, reason in (("e0.x", 0, "WeightsRejected: damaged"), ("e1.x", 1, "")):
+        for name, version, reason in (("e0.x", 0, "WeightsRejected"), ("e1.x", 1, "")):
             signal = EngineSignal(name, "a", world.planner.epoch, version, 0, 4, 0, 0, 0, stuck=reason)
             world.observe(SignalSeen(name, signal))
         world.observe(OwnHeartbeat())
@@ -663,7 +668,7 @@ def test_a_ledger_that_breaks_off_before_what_follows_from_a_group_s_last_reward
 def test_a_ledger_that_breaks_off_at_the_job_s_end_leaves_no_group_open():
     world = World(job_config())
     world.start()
-    world.observe(RoleFailed("rollout", "no such folder"))
+    world.observe(RoleFailed("rollout", Failure(Reason.INVALID_SPEC, "no such folder")))
     batch = world.ledger.pop()
     end = next(n for n, r in enumerate(batch.records) if isinstance(r, JobFinished))
     world.ledger.append(RecordBatch(batch.writer, batch.records[: end + 2]))
@@ -674,7 +679,7 @@ def test_a_ledger_that_breaks_off_at_the_job_s_end_leaves_no_group_open():
 
 
 def test_a_stuck_engine_is_given_only_what_its_weights_admit():
-    stuck = EngineView("a", "pool", slots=4, version=1, stuck="WeightsRejected: damaged")
+    stuck = EngineView("a", "pool", slots=4, version=1, stuck="WeightsRejected")
     busy = EngineView("b", "pool", slots=4, version=2, assigned=3)
     for engines, version, expected in (
         ([stuck, busy], 1, stuck),

@@ -26,6 +26,7 @@ from rljob_core.actions import (
 from rljob_core.job_state.snapshot import dump, load
 from rljob_core.messages import (
     AWAITED,
+    REJECTED,
     Cancel,
     EngineDied,
     EngineGone,
@@ -537,7 +538,7 @@ def test_engines_that_are_away_do_not_end_the_job_by_rejecting_weights(world: Tw
     while world.planner.state.version < 1:
         world.run(1)
     for engine in world.engines.values():
-        engine.version, engine.stuck = 0, "WeightsRejected: v1 is damaged"
+        engine.version, engine.stuck = 0, REJECTED
         world.signal(engine)
     world.cut_until_away()
     for _ in range(2 * REJECTED_HEARTBEATS):
@@ -553,7 +554,7 @@ class Awaiting(TwoSites):
         if isinstance(action, Announce):
             for engine in self.engines.values():
                 if self.pools.get(engine.name) == "b" and action.version > 0:
-                    engine.stuck = f"{AWAITED}: there is no manifest"
+                    engine.stuck = AWAITED
         super().act(action)
 
     def swap(self, engine: SimulatedEngine) -> None:

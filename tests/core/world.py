@@ -414,7 +414,7 @@ class World:
                 if message.last:
                     self.at(self.trainer_free, lambda fed=tuple(self.fed): self.propose(message, fed))
             case Finish():
-                self.finished = message.outcome
+                self.finished = "Succeeded" if message.failure is None else "Failed"
 
     def propose(self, message: MicroBatch, fed: tuple[tuple[str, ...], ...]) -> None:
         step = (message.attempt, message.epoch, message.resume, message.step)

@@ -15,6 +15,7 @@ from installation import CHECKOUT, MANIFESTS, Asked, moved, of_kind, rendered
 from pydantic import BaseModel
 from ruamel.yaml import YAML
 
+from rljob_core.failures import Reason
 from rljob_core.spec import Immutable, RLJob, RLJobSpec, model_in
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets, desired
@@ -247,7 +248,7 @@ def test_every_reason_is_one_of_the_operator() -> None:
     }
     assert reasons > made
     text = sources()
-    assert [reason for reason in reasons - made if f'"{reason}"' not in text] == []
+    assert [reason for reason in reasons - made - set(Reason) if f'"{reason}"' not in text] == []
 
 
 def test_every_event_is_one_of_the_operator() -> None:

@@ -1,7 +1,8 @@
-"""`docs/troubleshooting.md` names every fault that a job can end of; each end of a job is given the right one."""
+"""`docs/troubleshooting.md` names every reason that a job can end for; each end of a job has the right one."""
 
 from __future__ import annotations
 
+import errno
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,21 @@ import pytest
 from bounded_store import walk_without_room
 from world import World, job_config
 
-from rljob_cli.faults import flags_to_continue, log_of
 from rljob_cli.manifest.differences import IMMUTABLE_ON_RESUME
-from rljob_core import faults
+from rljob_cli.run.end_report import log_of
 from rljob_core.actions import PromptsMeasured, RewardsSeen
-from rljob_core.errors import CorruptLedger, JobFailed, NotFinite, SpecError, StoreUnavailable
-from rljob_core.faults import Fault, fault_of_error, fault_of_words
+from rljob_core.errors import (
+    CheckpointDamaged,
+    CorruptLedger,
+    JobFailed,
+    NotFinite,
+    ProtocolViolation,
+    ResourceMissing,
+    SpecError,
+    StoreUnavailable,
+    failure_of,
+)
+from rljob_core.failures import ADVICE, Failure, Reason, failure_in, termination_message
 from rljob_core.messages import RewardResult
 from rljob_core.ports import Message
 from rljob_core.records import JobFinished
@@ -27,29 +37,50 @@ PAGE = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
 FAILURES_OF_REWARDS = re.findall(
     r"^\| `(Reward\w+)` \|", (DOCS / "data-and-rewards.md").read_text(encoding="utf-8"), re.MULTILINE
 )
-FAULTS = [value for value in vars(faults).values() if isinstance(value, Fault)]
+BY_ADVICE = {advice: [r for r in Reason if ADVICE[r] is advice] for advice in map(ADVICE.__getitem__, Reason)}
 
 
-def test_the_table_has_every_fault() -> None:
+def test_every_reason_is_in_the_table_with_who_is_at_fault_and_what_to_do() -> None:
     section = PAGE.partition("## Who was at fault")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (.+) \| (.+) \| (?:`(.+)`|all) \|$", section, re.MULTILINE)
-    assert rows == [(fault.who, fault.remedy, fault.log) for fault in FAULTS]
+    rows = re.findall(r"^\| (`.+`) \| (.+) \| (.+) \| (?:`(.+)`|all) \|$", section, re.MULTILINE)
+    assert rows == [
+        (", ".join(f"`{reason}`" for reason in reasons), advice.at_fault, advice.remedy, advice.log)
+        for advice, reasons in BY_ADVICE.items()
+    ]
 
 
 def test_the_table_of_clusters_has_every_other_remedy() -> None:
     section = PAGE.partition("On a cluster the condition")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.+) \| (.+) \|$", section, re.MULTILINE)[1:]
-    assert rows == [(fault.who, fault.elsewhere) for fault in FAULTS if fault.elsewhere]
+    assert rows == [(advice.at_fault, advice.elsewhere) for advice in BY_ADVICE if advice.elsewhere]
 
 
-def failure(world: World) -> str:
-    """The message with which the coordinator ends a job."""
+def test_what_the_operator_does_follows_from_the_reason() -> None:
+    waits = {"ResourceMissing", "StorageRefused", "StreamsUnavailable", "StreamsFull"}
+    others = {**dict.fromkeys(waits, 4), "Fenced": 3, "Stopped": 143, "Crashed": 1, "LimitReached": 1}
+    assert {reason: reason.exit_code for reason in Reason} == {**dict.fromkeys(Reason, 2), **others}
+    assert {reason for reason in Reason if not reason.ends_job} == others.keys()
+
+
+@pytest.mark.parametrize("detail", ["the loss (nan) is not finite", "é" * 5000, "\udc80\0\n" * 2000, ""])
+def test_a_termination_message_holds_the_failure_however_long_it_is(detail: str) -> None:
+    said = termination_message(Failure(Reason.WEIGHTS_DAMAGED, detail, from_version=46))
+    assert len(said.encode()) <= 4096
+    found = failure_in(said)
+    assert found is not None
+    assert (found.reason, found.flags) == (Reason.WEIGHTS_DAMAGED, ["--from-version", "46"])
+    assert found.detail == detail or len(found.detail) > 600
+    assert failure_in(detail) is None
+
+
+def failure(world: World) -> Failure:
+    """Why the coordinator ends a job."""
     world.start()
     world.run()
     end = world.planner.state.finished
     assert isinstance(end, JobFinished)
-    assert end.outcome == "Failed"
-    return end.message
+    assert end.failure is not None
+    return end.failure
 
 
 class UnderMistakenReward(World):
@@ -62,24 +93,22 @@ class UnderMistakenReward(World):
 def _failed(observation: object) -> object:
     if not isinstance(observation, RewardsSeen):
         return observation
-    words = "RewardRaised: mine:score raised KeyError: 'anser' (mine.py:3)"
-    failed: tuple[RewardResult, ...] = tuple(replace(r, error=words) for r in observation.results)
+    raised = Failure(Reason.REWARD_RAISED, "mine:score raised KeyError: 'anser' (mine.py:3)")
+    failed: tuple[RewardResult, ...] = tuple(replace(r, failure=raised) for r in observation.results)
     return replace(observation, results=failed)
 
 
 def test_a_reward_that_raises_is_the_user_s() -> None:
-    assert fault_of_words(failure(UnderMistakenReward(job_config()))) is faults.REWARD
+    assert failure(UnderMistakenReward(job_config())).reason is Reason.REWARD_RAISED
 
 
-@pytest.mark.parametrize("reason", FAILURES_OF_REWARDS)
-def test_every_failure_of_a_score_is_of_the_reward(reason: str) -> None:
-    assert {"RewardRaised", "RewardInvalid"} <= set(FAILURES_OF_REWARDS)
-    words = f"1 prompts of step 3 were given up: prompt 1 (g1.0): {reason}: what was sent"
-    assert fault_of_words(words) is faults.REWARD
+def test_every_failure_of_a_score_is_of_the_reward() -> None:
+    rewards = [reason for reason in Reason if ADVICE[reason] is ADVICE[Reason.REWARD_RAISED]]
+    assert sorted(FAILURES_OF_REWARDS) == sorted(rewards)
 
 
 def test_prompts_that_kill_engines_are_the_engine_s() -> None:
-    assert fault_of_words(failure(World(job_config(), poison=lambda work: True))) is faults.ENGINE
+    assert failure(World(job_config(), poison=lambda work: True)).reason is Reason.PROMPT_EXHAUSTED
 
 
 def test_prompts_that_no_engine_can_be_sent_are_the_data_s() -> None:
@@ -89,15 +118,19 @@ def test_prompts_that_no_engine_can_be_sent_are_the_data_s() -> None:
     world.observe(PromptsMeasured(tuple(reasons), (0,) * len(reasons), unsendable=reasons))
     end = world.planner.state.finished
     assert end is not None
-    assert "prompt 1 (g1): PromptUnsendable: KeyError: 'question': mend its row in its place" in end.message
-    assert fault_of_words(end.message) is faults.DATA
+    assert end.failure is not None
+    assert (
+        "prompt 1 (g1): PromptUnsendable: KeyError: 'question': mend its row in its place"
+        in end.failure.detail
+    )
+    assert end.failure.reason is Reason.PROMPT_UNSENDABLE
 
 
 def test_a_store_that_is_smaller_than_a_step_is_the_storage_s() -> None:
     """What it says to change first can be changed when the job is resumed."""
-    words = walk_without_room(0)
-    assert fault_of_words(words) is faults.STORAGE
-    assert fault_of_words(f"coordinator: {words}") is faults.STORAGE
+    found = walk_without_room(0)
+    assert found.reason is Reason.STREAM_TOO_SMALL
+    words = found.detail
     advised = words.partition(": give ")[2].partition(". ")[0]
     assert re.findall(r"spec\.[\w.]+", advised) == ["spec.rollout.sampling.maxTokens"]
     assert not is_immutable("spec.rollout.sampling.maxTokens")
@@ -111,57 +144,39 @@ def is_immutable(path: str) -> bool:
 
 def test_training_that_is_not_finite_is_of_what_was_trained_on() -> None:
     error = in_step(NotFinite("the loss (nan)"), step=3, fed=[["g0.0"]])
-    assert fault_of_words(f"trainer: {error}") is faults.TRAINING
+    assert error.failure.reason is Reason.NOT_FINITE
     memory = in_micro_batch(MemoryError("4 GB"), step=3, number=0, samples=[])
-    assert fault_of_words(f"trainer: {memory}") is faults.TRAINING
+    assert memory.failure.reason is Reason.OUT_OF_MEMORY
 
 
 def test_a_ledger_that_does_not_decode() -> None:
     with pytest.raises(CorruptLedger) as damaged:
         read_batch(Message(7, "records", b"\x00", {}))
-    assert fault_of_error(damaged.value) is faults.LEDGER
-    # As a role's last words, which the reconciler repeats.
-    assert fault_of_words(f"coordinator: {damaged.value}") is faults.LEDGER
-
-
-def test_weights_that_do_not_verify_are_continued_from_an_earlier_version() -> None:
-    message = (
-        "trainer: v00000047-a1-e1493032-r1: tensor x does not match its digest. Versions that do verify: 0, 45, 46 "
-        "(0 is the initial model). Going back gives up what came after: rljob run … --resume --from-version 46"
-    )
-    assert fault_of_words(message) is faults.WEIGHTS
-    assert flags_to_continue(faults.WEIGHTS, message) == ["--from-version", "46"]
-    forged = (
-        f"2 prompts of step 3 were given up: prompt 1 (g1.0): RewardRaised: mine:score raised E: {message}"
-    )
-    assert fault_of_words(forged) is faults.REWARD
-    assert flags_to_continue(faults.REWARD, forged) == []
+    assert damaged.value.failure.reason is Reason.LEDGER_DAMAGED
 
 
 @pytest.mark.parametrize(
-    ("error", "fault"),
+    ("error", "reason"),
     [
-        (StoreUnavailable("nats-server did not start"), faults.SERVER),
-        (OSError(28, "No space left on device"), faults.DISK),
-        (SpecError("spec.model.uri", "there is no folder"), faults.INPUT),
-        (JobFailed("reward: spec.reward.functions[0]: mine cannot be imported"), faults.INPUT),
-        (JobFailed("4 trainer attempts failed, spec.backoffLimit allows 3; the last one: …"), faults.TRAINER),
-        (JobFailed("it ran for longer than activeDeadlineSeconds, 60"), faults.DEADLINE),
-        (
-            JobFailed("the payloads of 801 groups were missing when step 3 was to train on them"),
-            faults.SERVER,
-        ),
-        (JobFailed("what nobody has thought of"), faults.UNKNOWN),
+        (StoreUnavailable("nats-server did not start"), Reason.STREAMS_UNAVAILABLE),
+        (OSError(errno.ENOSPC, "No space left on device"), Reason.STORAGE_REFUSED),
+        (OSError(errno.EACCES, "Permission denied"), Reason.PERMISSION_DENIED),
+        (SpecError("spec.model.uri", "there is no folder"), Reason.INVALID_SPEC),
+        (ResourceMissing("spec.model.uri", "there is no folder"), Reason.RESOURCE_MISSING),
+        (CheckpointDamaged("step-000004 does not load"), Reason.CHECKPOINT_DAMAGED),
+        (JobFailed("spec.model.uri holds what nobody has thought of"), Reason.UNKNOWN),
+        (ProtocolViolation("no step is open"), Reason.CRASHED),
+        (KeyError("spec.model.uri"), Reason.CRASHED),
     ],
 )
-def test_other_ends(error: Exception, fault: Fault) -> None:
-    assert fault_of_error(error) is fault
+def test_an_error_has_the_reason_of_its_type_whatever_it_says(error: Exception, reason: Reason) -> None:
+    assert failure_of(error).reason is reason
 
 
 def test_the_log_is_the_newest_of_the_role_or_the_folder(tmp_path: Path) -> None:
-    assert log_of(faults.REWARD, "sums", tmp_path) == tmp_path
+    assert log_of(ADVICE[Reason.REWARD_RAISED], "sums", tmp_path) == tmp_path
     for name in ("sums-reward-0.log", "sums-trainer-1-0.log", "nats-server-0.log"):
         (tmp_path / name).touch()
-    assert log_of(faults.REWARD, "sums", tmp_path).name == "sums-reward-0.log"
-    assert log_of(faults.SERVER, "sums", tmp_path).name == "nats-server-0.log"
-    assert log_of(faults.DISK, "sums", tmp_path) == tmp_path
+    assert log_of(ADVICE[Reason.REWARD_RAISED], "sums", tmp_path).name == "sums-reward-0.log"
+    assert log_of(ADVICE[Reason.STREAMS_UNAVAILABLE], "sums", tmp_path).name == "nats-server-0.log"
+    assert log_of(ADVICE[Reason.STORAGE_REFUSED], "sums", tmp_path) == tmp_path

@@ -328,11 +328,11 @@ async def test_what_does_not_fit_fails_alone(engine: Engine) -> None:
     await engine.swap(0, None, "Update")
     engine.submit([ask("long", 4096), ask("strange", 3, prompt=[1, 10_000]), ask("good", 3)])
     done = await gather(engine, 3)
-    for name, reason in [("long", "PromptTooLong: "), ("strange", "UnknownToken: ")]:
+    for name, reason in [("long", "PromptTooLong"), ("strange", "UnknownToken")]:
         event = done[name]
         assert isinstance(event, Stopped)
         assert event.failure
-        assert event.reason.startswith(reason)
+        assert event.reason == reason
     assert isinstance(done["good"], Completed)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rljob_core.failures import Failure, Reason, termination_message
 from rljob_core.spec import RLJob
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.decisions.conditions import condition
@@ -17,9 +18,10 @@ from rljob_operator.reconcile.outcome import Pass
 from rljob_operator.reconcile.reconcile import Reconciler
 
 MakeJob = Callable[..., RLJob]
-RAISED = (
+RAISED = Failure(
+    Reason.REWARD_RAISED,
     "17 prompts of step 7 were given up: prompt 121 (g121.0): RewardRaised: mine:score raised KeyError: 'anser' "
-    "(mine.py:3); …"
+    "(mine.py:3); …",
 )
 LOGS = "kubectl logs --namespace=default --selector=rljob.dev/job=chain-sum"
 AFTERWARDS = (
@@ -33,15 +35,17 @@ def shared(defaults: ClusterDefaults) -> ClusterDefaults:
     return replace(defaults, per_job=True, checkpoint_uri="pvc://rljob/checkpoints/")
 
 
-async def failed(server: Any, defaults: ClusterDefaults, job: RLJob, message: str, *, step: int = 0) -> Pass:
-    """The last pass of a job whose coordinator has ended with the message, as one that the user has to see."""
+async def failed(
+    server: Any, defaults: ClusterDefaults, job: RLJob, failure: Failure, *, step: int = 0
+) -> Pass:
+    """The last pass of a job whose coordinator has ended with the failure."""
     reconciler = Reconciler(server, defaults, clock=lambda: server.now, metrics=lambda: JobMetrics(step=step))
     while (await reconciler.reconcile(job)).actions:
         pass
     (owner,) = [
         m for m in server.of("Deployment") if m["metadata"]["labels"]["rljob.dev/role"] == "coordinator"
     ]
-    server.pod(owner, 0, end={"exitCode": 2, "message": f"UserError: {message}"})
+    server.pod(owner, 0, end={"exitCode": 2, "message": termination_message(failure)})
     while (result := await reconciler.reconcile(job)).actions:
         pass
     assert result.phase is Phase.FAILED
@@ -49,7 +53,7 @@ async def failed(server: Any, defaults: ClusterDefaults, job: RLJob, message: st
 
 
 @pytest.mark.parametrize(
-    ("message", "advice"),
+    ("failure", "advice"),
     [
         (
             RAISED,
@@ -60,7 +64,7 @@ async def failed(server: Any, defaults: ClusterDefaults, job: RLJob, message: st
             ),
         ),
         (
-            "the trajectory stream holds 8 MB and step 3 needs 9: give it more",
+            Failure(Reason.STREAM_TOO_SMALL, "the trajectory stream is full"),
             (
                 "the storage of the NATS server or its account, which is smaller than one step",
                 "give it more, or lower spec.rollout.sampling.maxTokens",
@@ -68,7 +72,7 @@ async def failed(server: Any, defaults: ClusterDefaults, job: RLJob, message: st
             ),
         ),
         (
-            "1 prompts of step 3 were given up: prompt 1 (g1): PromptUnsendable: KeyError: 'question'",
+            Failure(Reason.PROMPT_UNSENDABLE, "1 prompts of step 3 were given up"),
             (
                 "your data",
                 "mend or remove the rows of the prompts that the message names",
@@ -76,7 +80,7 @@ async def failed(server: Any, defaults: ClusterDefaults, job: RLJob, message: st
             ),
         ),
         (
-            "the payloads of 801 groups were missing when step 3 was to train on them",
+            Failure(Reason.PAYLOADS_LOST, "payloads were missing"),
             (
                 "the NATS server, or its disk",
                 "start or repair it; its log says why",
@@ -84,7 +88,7 @@ async def failed(server: Any, defaults: ClusterDefaults, job: RLJob, message: st
             ),
         ),
         (
-            "what nobody has thought of",
+            Failure(Reason.UNKNOWN, "what nobody has thought of"),
             (
                 "not clear: perhaps rljob itself",
                 "read the logs; if it is a mistake of rljob, report it with them",
@@ -97,48 +101,49 @@ async def test_it_names_fault_remedy_log_and_next_step(
     server: Any,
     shared: ClusterDefaults,
     make_job: MakeJob,
-    message: str,
+    failure: Failure,
     advice: tuple[str, str, str],
 ) -> None:
     at_fault, remedy, log = advice
-    result = await failed(server, shared, make_job(), message)
+    result = await failed(server, shared, make_job(), failure)
     found = condition(result.status, "Failed")
     assert found is not None
     assert found.message == (
-        f"coordinator: {message}; at fault: {at_fault}; to do: {remedy}; log: {log}; to continue: create another job"
+        f"coordinator: {failure.detail}; at fault: {at_fault}; to do: {remedy}; log: {log}; "
+        "to continue: create another job"
     )
     ready = condition(result.status, "Ready")
     assert ready is not None
-    assert ready.message == f"coordinator: {message}"
+    assert ready.message == f"coordinator: {failure.detail}"
 
 
 OTHERS = ", the trainer's while the job exists, the others' until"
-NOT_FINITE = "step 3: the loss (nan) is not finite, so that version 4 is not committed"
+NOT_FINITE = Failure(Reason.NOT_FINITE, "step 3: the loss (nan) is not finite")
 
 
 @pytest.mark.parametrize(
-    ("message", "log"),
+    ("failure", "log"),
     [
         (
             NOT_FINITE,
             f"{LOGS},rljob.dev/role=trainer --all-containers --prefix --tail=-1, while the job exists",
         ),
         (
-            "what nobody has thought of",
+            Failure(Reason.UNKNOWN, "what nobody has thought of"),
             f"{LOGS} {AFTERWARDS.replace(', until', OTHERS)}",
         ),
         (RAISED, f"{LOGS},rljob.dev/role=reward {AFTERWARDS}"),
     ],
 )
 async def test_the_pods_of_a_trainer_that_failed_stay_with_their_log(
-    server: Any, shared: ClusterDefaults, make_job: MakeJob, message: str, log: str
+    server: Any, shared: ClusterDefaults, make_job: MakeJob, failure: Failure, log: str
 ) -> None:
     job = make_job(ttlSecondsAfterFinished=60)
     reconciler = Reconciler(server, shared, clock=lambda: server.now)
     while (await reconciler.reconcile(job)).actions:
         pass
     server.pods_ready()
-    server.gang_ends(code=2, message=f"UserError: {message}")
+    server.gang_ends(code=2, message=termination_message(failure))
     while (result := await reconciler.reconcile(job)).actions:
         pass
     for role in ("coordinator", "reward", "rollout"):
@@ -169,13 +174,16 @@ async def test_a_trainer_that_did_not_fail_ends_with_the_job(
         pass
     server.pods_ready()
     if evidence != "running":
-        server.gang_ends(code=1 if evidence == "replaced" else 2, message="UserError: no")
+        server.gang_ends(
+            code=1 if evidence == "replaced" else 2,
+            message=termination_message(Failure(Reason.NOT_FINITE, "no")),
+        )
     if evidence == "deleted":
         (gang,) = server.of("Job")
         gang["metadata"]["deletionTimestamp"] = server.now.isoformat()
     if evidence != "deleted":
         owner = next(m for m in server.of("Deployment") if m["metadata"]["name"].endswith("-coordinator"))
-        server.pod(owner, 0, end={"exitCode": 2, "message": f"UserError: {RAISED}"})
+        server.pod(owner, 0, end={"exitCode": 2, "message": termination_message(RAISED)})
     while (result := await reconciler.reconcile(job)).actions:
         pass
     assert result.phase is Phase.FAILED
@@ -205,7 +213,7 @@ async def test_it_stays_as_it_is_also_when_the_operator_is_upgraded(
     reconciler = Reconciler(server, shared, clock=lambda: server.now)
     assert (await reconciler.reconcile(job)).status == said
     alone = [
-        c.model_copy(update={"message": f"coordinator: {RAISED}"})
+        c.model_copy(update={"message": f"coordinator: {RAISED.detail}"})
         for c in said.conditions
         if c.type == "Failed"
     ]
@@ -221,4 +229,4 @@ async def test_a_local_run_gives_its_own_advice(
     result = await failed(server, defaults, make_job(), RAISED, step=7)
     found = condition(result.status, "Failed")
     assert found is not None
-    assert found.message == f"coordinator: {RAISED}"
+    assert found.message == f"coordinator: {RAISED.detail}"

@@ -57,13 +57,13 @@ READY = status(("Ready", "True", "Training"))
         (READY, status(("Succeeded", "True", "TrainingComplete")), [("Normal", "TrainingComplete")]),
         (
             READY,
-            status(("Stalled", "True", "UserError"), ("Failed", "True", "UserError")),
-            [("Warning", "UserError")],
+            status(("Stalled", "True", "NotFinite"), ("Failed", "True", "NotFinite")),
+            [("Warning", "NotFinite")],
         ),
         (READY, status(("Stalled", "True", "InvalidTemplate")), [("Warning", "InvalidTemplate")]),
         (
-            status(("Failed", "True", "UserError")),
-            status(("Failed", "True", "UserError")),
+            status(("Failed", "True", "NotFinite")),
+            status(("Failed", "True", "NotFinite")),
             [],
         ),
         # Attempts.

@@ -23,6 +23,7 @@ from tests.waiting import until
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import StoreUnavailable
+from rljob_core.failures import Failure, Reason, failure_in, termination_message
 from rljob_core.remote_uri import uri_digest
 from rljob_core.spec import RLJob
 from rljob_operator.children.audit_pod import BACKUP_FILE, POD_FILE, RESTORE_FILE, audit_config_map
@@ -308,12 +309,12 @@ def test_a_model_that_may_not_be_read_is_waited_for_and_one_that_cannot_be_used_
     hub.model("acme/sums", Path("manifests/examples/models/chain-sum"), token="secret", gated=True)
     config = in_folder(resolve_job(make_job(model__uri=URI), on_cluster).config, tmp_path)
     code, message, _ = fetch_as_pod(config, tmp_path, "fetch-model")
-    assert (code, message.startswith("Unavailable: spec.model.uri: acme/sums is gated")) == (4, True)
+    assert (code, failure_in(message).detail.startswith("spec.model.uri: acme/sums is gated")) == (4, True)
     assert "spec.model.credentialsSecret" in message
     hub.repositories["models/acme/sums"].token = ""
     hub.repositories["models/acme/sums"].commit({"config.json": b"{}", "pytorch_model.bin": b"pickle"})
     code, message, _ = fetch_as_pod(config, tmp_path, "fetch-model")
-    assert (code, message.startswith("UserError: spec.model.uri: holds its weights in")) == (2, True)
+    assert (code, failure_in(message).detail.startswith("spec.model.uri: holds its weights in")) == (2, True)
 
 
 # ---------------------------------------------------------------------------------------------- the job
@@ -474,14 +475,30 @@ async def test_a_download_that_fails_is_reported_with_its_remedy(
 ) -> None:
     job, run = make_job(model__uri=URI), Stepped(server, on_cluster)
     await run.step(job)
-    run.fetches("chain-sum-coordinator", ended(4, "Unavailable: spec.model.uri: acme/sums is gated: accept"))
+    run.fetches(
+        "chain-sum-coordinator",
+        ended(
+            4,
+            termination_message(
+                Failure(Reason.RESOURCE_MISSING, "spec.model.uri: acme/sums is gated: accept")
+            ),
+        ),
+    )
     await run.step(job)
     words = "chain-sum-coordinator-0: spec.model.uri: acme/sums is gated: accept"
     assert run.said("ModelReady") == ("False", "DownloadFailed", words)
     assert run.said("Ready") == ("False", "ModelNotReady", words)
-    run.fetches("chain-sum-coordinator", ended(2, "UserError: spec.model.uri: holds its weights in a pickle"))
+    run.fetches(
+        "chain-sum-coordinator",
+        ended(
+            2,
+            termination_message(
+                Failure(Reason.INVALID_SPEC, "spec.model.uri: holds its weights in a pickle")
+            ),
+        ),
+    )
     await run.step(job)
-    assert run.said("Failed")[:2] == ("True", "UserError")
+    assert run.said("Failed")[:2] == ("True", "InvalidSpec")
     assert "holds its weights in a pickle" in run.said("Failed")[2]
 
 

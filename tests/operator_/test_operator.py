@@ -15,6 +15,7 @@ from e2e.harness.nats_server import EmbeddedServer
 from operators import Namespace, Object, Operator, children_of, manifest
 from tests.waiting import until, within
 
+from rljob_core.failures import Failure, Reason, termination_message
 from rljob_core.messages import STEP_METRICS, StepMetrics, StepStats
 from rljob_core.ports import Channel
 from rljob_runtime.messaging.nats.store import NatsStore
@@ -124,7 +125,9 @@ def test_a_failed_job_keeps_the_trainers_pods_and_their_log_until_it_is_deleted(
     selector = "--selector=rljob.dev/job=sums,rljob.dev/role=trainer"
     until(lambda: watched("get", "pods", selector, "--output=name"))
     pod = watched("get", "pods", selector, "--output=name").strip()
-    message = "UserError: step 3: the loss (nan) is not finite, so that version 4 is not committed"
+    message = termination_message(
+        Failure(Reason.NOT_FINITE, "step 3: the loss (nan) is not finite, so that version 4 is not committed")
+    )
     ended = {"exitCode": 2, "message": message, "reason": "Error"}
     container = {
         "name": "trainer", "image": "i", "imageID": "i", "ready": False, "restartCount": 0,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from dictionary_server import NOW
 
+from rljob_core.failures import Failure, Reason, termination_message
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.decisions.pods import PodExit, Trouble, read_pod
 from rljob_operator.names import Role
@@ -123,7 +124,7 @@ WAITS = {"reason": "CrashLoopBackOff", "message": "back-off 10s"}
             Trouble("CrashLoopBackOff", "exit code 1: MemoryError"),
         ),
         (
-            {"containerStatuses": [container(last=ended(4, "Unavailable: no model"), waiting=WAITS)]},
+            {"containerStatuses": [container(last=ended(4, "no model"), waiting=WAITS)]},
             Trouble("Unavailable", "no model"),
         ),
         (
@@ -140,21 +141,19 @@ WAITS = {"reason": "CrashLoopBackOff", "message": "back-off 10s"}
         ),
         # It has been started again and does not serve yet: what was missing may still be.
         (
-            {"containerStatuses": [container(last=ended(4, "Unavailable: no model"), running={})]},
+            {"containerStatuses": [container(last=ended(4, "no model"), running={})]},
             Trouble("Unavailable", "no model"),
         ),
         (
             {
-                "containerStatuses": [container(last=ended(4, "Unavailable: no model"), running={})],
+                "containerStatuses": [container(last=ended(4, "no model"), running={})],
                 "conditions": [condition("Ready", "True")],
             },
             None,
         ),
         (
             {
-                "initContainerStatuses": [
-                    container("streams", last=ended(4, "Unavailable: n"), waiting=WAITS)
-                ],
+                "initContainerStatuses": [container("streams", last=ended(4, "n"), waiting=WAITS)],
                 "containerStatuses": [container(waiting={"reason": "PodInitializing"})],
             },
             Trouble("Unavailable", "n"),
@@ -189,12 +188,12 @@ def test_a_pod_that_was_just_passed_over_is_in_no_trouble_yet(age: float, doubtf
             PodExit(3, ""),
         ),
         # Reward functions do not end the job, whatever they say.
-        ({"containerStatuses": [container("scorer", terminated=ended(2, "UserError: x"))]}, None),
+        ({"containerStatuses": [container("scorer", terminated=ended(2, "x"))]}, None),
         # Of an init container only a failure, and only where the worker itself has not ended.
         ({"initContainerStatuses": [container("streams", terminated=ended(0))]}, None),
         (
-            {"initContainerStatuses": [container("streams", terminated=ended(2, "UserError: x"))]},
-            PodExit(2, "UserError: x"),
+            {"initContainerStatuses": [container("streams", terminated=ended(2, "x"))]},
+            PodExit(2, "x"),
         ),
         (
             {
@@ -211,25 +210,28 @@ def test_how_a_worker_ended(status: Manifest, end: PodExit | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "user_error", "unavailable", "fenced"),
+    ("end", "fatal", "unavailable", "fenced"),
     [
         (PodExit(0, ""), None, None, False),
         (PodExit(1, "boom"), None, None, False),
         (PodExit(2, "a\nb\n"), "b", None, False),
         (PodExit(2, ""), "it gave no message: see its log", None, False),
-        (PodExit(1, "UserError: steps"), "steps", None, False),
+        (PodExit(1, termination_message(Failure(Reason.INVALID_SPEC, "steps"))), "steps", None, False),
         (PodExit(3, ""), None, None, True),
-        (PodExit(1, "Fenced: attempt 2"), None, None, True),
+        (PodExit(1, termination_message(Failure(Reason.FENCED, "attempt 2"))), None, None, True),
         (PodExit(4, "a\nno server"), None, "no server", False),
         (PodExit(4, ""), None, "it gave no message: see its log", False),
-        (PodExit(1, "Unavailable: no model"), None, "no model", False),
+        (
+            PodExit(1, termination_message(Failure(Reason.RESOURCE_MISSING, "no model"))),
+            None,
+            "no model",
+            False,
+        ),
         (PodExit(143, ""), None, None, False),
     ],
 )
-def test_what_an_exit_means(
-    end: PodExit, user_error: str | None, unavailable: str | None, fenced: bool
-) -> None:
-    assert (end.user_error, end.unavailable, end.fenced) == (user_error, unavailable, fenced)
+def test_what_an_exit_means(end: PodExit, fatal: str | None, unavailable: str | None, fenced: bool) -> None:
+    assert (end.fatal and end.fatal.detail, end.unavailable, end.fenced) == (fatal, unavailable, fenced)
 
 
 TAINTED = condition("DisruptionTarget", "True", reason="DeletionByTaintManager")

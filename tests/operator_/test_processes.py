@@ -335,7 +335,7 @@ async def test_one_failure_ends_the_whole_gang(local: Watched) -> None:
     script = """
         import os, pathlib, sys, time
         if os.environ["JOB_COMPLETION_INDEX"] == "1":
-            pathlib.Path(os.environ["RLJOB_TERMINATION_LOG"]).write_text("UserError: no such model")
+            pathlib.Path(os.environ["RLJOB_TERMINATION_LOG"]).write_text("no such model")
             sys.exit(2)
         time.sleep(600)
     """
@@ -349,7 +349,7 @@ async def test_one_failure_ends_the_whole_gang(local: Watched) -> None:
     ]
     assert codes == [143, 2, 143]
     end = pods["chain-sum-trainer-1-1"]["status"]["containerStatuses"][0]["state"]["terminated"]
-    assert end["message"] == "UserError: no such model"
+    assert end["message"] == "no such model"
     assert local.pids() == {}
 
 

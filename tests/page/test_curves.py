@@ -42,8 +42,13 @@ def test_a_commit_that_two_coordinators_published_is_one_row() -> None:
 
 
 def test_rows_that_the_user_went_back_from_are_gone_and_readers_start_again() -> None:
-    columns = columns_of(commit(1), commit(2), commit(3), line(3, finished="Failed", message="no disk"))
-    assert columns.finished == "Failed"
+    columns = columns_of(
+        commit(1),
+        commit(2),
+        commit(3),
+        line(3, finished="Failed", failure={"reason": "StorageRefused", "detail": "no disk"}),
+    )
+    assert (columns.finished, columns.message) == ("Failed", "no disk")
     columns.add(5, line(1, gone_back=True))
     assert columns.page(0)["versions"] == [1]
     assert (columns.generation, columns.finished, columns.steps) == (1, "", 1)

@@ -11,6 +11,7 @@ from rljob_cli.page.documents.ledger_story import LedgerStory
 from rljob_cli.page.documents.occupancy import LaneOccupancy
 from rljob_cli.page.documents.swaps import SeenSwaps
 from rljob_cli.page.documents.timeline import timeline
+from rljob_core.failures import Failure, Reason
 from rljob_core.messages import EngineSignal, WeightSwap
 from rljob_core.records import (
     Dispatched,
@@ -68,7 +69,7 @@ def test_an_engine_is_busy_from_dispatch_to_payload_and_rewards_until_the_score(
         (3, done("g0.1")),
         (4, Rewarded("g0.0", 1, 1.0, "d")),
         (5, Rewarded("g0.1", 1, 1.0, "d")),
-        (6, JobFinished("Succeeded")),
+        (6, JobFinished()),
     )
     assert busy(story, "rollout-0", 0, 6, 6) == [0, 1, 1, 0, 0, 0]
     assert busy(story, "rewards", 0, 6, 6) == [0, 0, 1, 1, 1, 0]
@@ -116,7 +117,7 @@ def test_steps_that_were_revoked_are_gone() -> None:
     story = told(
         (1, trained(1, "g0.0")),
         (2, trained(2, "g1.0")),
-        (3, JobFinished("Failed", "x")),
+        (3, JobFinished(Failure(Reason.UNKNOWN, "x"))),
         (4, VersionsRevoked(1, "k", "m", None, None, 1)),
     )
     assert [step.version for step in story.steps] == [1]
@@ -138,9 +139,7 @@ def window(story: LedgerStory, **changes: object) -> dict[str, object]:
 
 
 def test_a_window_has_the_parts_that_were_asked_for_and_no_more_than_bounds() -> None:
-    story = told(
-        (1, sent("g0.0")), (2, done("g0.0")), (3, trained(1, "g0.0")), (10, JobFinished("Succeeded"))
-    )
+    story = told((1, sent("g0.0")), (2, done("g0.0")), (3, trained(1, "g0.0")), (10, JobFinished()))
     whole = window(story)
     assert (whole["start"], whole["end"], whole["length"]) == (0, 10, 10)
     part = window(story, start=2.5, end=99.0, buckets=10**9)
@@ -275,7 +274,7 @@ def test_a_death_and_the_end_are_marked_however_many_marks_came_before(
         *[(1.0, GroupAborted(f"g{number}", "PromptExhausted")) for number in range(9)],
         (2.0, sent("g20.0")),
         (3.0, SiblingReset("g20.0", 2, "EngineLost", failure=False, died=True)),
-        (4.0, JobFinished("Succeeded")),
+        (4.0, JobFinished()),
     )
     kinds = [mark.kind for mark in story.marks]
     assert kinds.count("abort") == 5

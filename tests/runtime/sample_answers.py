@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rljob_core.failures import Failure
 from rljob_core.messages import RewardResult
 from rljob_core.trajectory import FinishReason, Segment, Source, Trajectory, VersionSpan
 from rljob_runtime.samples.log import SampleLog
@@ -34,7 +35,7 @@ def answer(
     versions: Sequence[int] = (),
     reward: float = 1.0,
     parts: dict[str, float] | None = None,
-    error: str = "",
+    failure: Failure | None = None,
     at: float = 0.0,
 ) -> ScoredAnswer:
     """An answer, scored so many seconds after the first."""
@@ -69,10 +70,10 @@ def answer(
         trajectory=trajectory,
         attempt=attempt,
         payload_digest=f"{trajectory}@{attempt}",
-        reward=0.0 if error else reward,
-        parts={} if error else parts or {"exact_match": reward},
+        reward=0.0 if failure else reward,
+        parts={} if failure else parts or {"exact_match": reward},
         digest="",
-        error=error,
+        failure=failure,
         sample=found.sample,
     )
     return ScoredAnswer(found, result, BEGAN + at, BEGAN + at + 0.25)

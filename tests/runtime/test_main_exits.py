@@ -13,6 +13,7 @@ import pytest
 from small_config import small_config
 
 from rljob_contract.tiny_models import tiny_model
+from rljob_core.failures import Reason, failure_in
 
 PATIENCE = 600.0  # seconds; of a busy machine
 
@@ -65,7 +66,9 @@ def test_a_missing_model_is_reported(tmp_path: Path, url: str) -> None:
     for role, process in running.items():
         code, said = end(process, tmp_path / role)
         assert code == 4, said
-        assert said.startswith("Unavailable: spec.model.uri: ")
+        failure = failure_in(said)
+        assert failure.reason is Reason.RESOURCE_MISSING
+        assert failure.detail.startswith("spec.model.uri: ")
         assert str(gone) in said
 
 
@@ -75,7 +78,7 @@ def test_a_server_that_does_not_answer_is_waited_for(tmp_path: Path, model: Path
     for role, process in running.items():
         code, said = end(process, tmp_path / role)
         assert code == 4, said
-        assert said.startswith("Unavailable: ")
+        assert failure_in(said).reason is Reason.STREAMS_UNAVAILABLE
         assert url in said
 
 
@@ -85,8 +88,8 @@ def test_a_crash_leaves_its_exception_unless_another_process_of_the_pod_has_left
     running = {}
     for role in ("coordinator", "trainer"):
         running[role] = start(role, tmp_path / role, model, url, config="{")
-    (tmp_path / "trainer" / "termination").write_text("UserError: what rank 0 has said")
+    (tmp_path / "trainer" / "termination").write_text("what rank 0 has said")
     code, said = end(running["coordinator"], tmp_path / "coordinator")
     assert code == 1
     assert said.startswith("ValidationError: 1 validation error for JobConfig Invalid JSON")
-    assert end(running["trainer"], tmp_path / "trainer") == (1, "UserError: what rank 0 has said")
+    assert end(running["trainer"], tmp_path / "trainer") == (1, "what rank 0 has said")

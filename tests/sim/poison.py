@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rljob_core.failures import Failure, Reason
 from rljob_core.ports import Completed, EngineEvent, EngineLoad, Progress, Request
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
@@ -39,7 +40,7 @@ class Poison:
     sibling: int | None = None
     tokens: int = 0
     reported: float = 1.0
-    score: str | float | None = None
+    score: Failure | float | None = None
 
     @property
     def is_held_out(self) -> bool:
@@ -66,7 +67,7 @@ def any_poison(chance: random.Random, *, prompts: int, siblings: int) -> Poison 
         tokens=chance.choice([0, 0, 1, 8]),
         reported=chance.choice([0.0, 0.5, 1.0]),
     )
-    score = chance.choice([None, None, "RewardTimeout: 10 s", 1.7e308, -1.7e308])
+    score = chance.choice([None, None, Failure(Reason.REWARD_TIMEOUT, "10 s"), 1.7e308, -1.7e308])
     if not poison.is_held_out and score is not None:
         return replace(poison, kind="unscored", tokens=0, score=score)
     kind = chance.choice(["dies", "dies", "hangs", "refuses", "empty", "unsendable"])

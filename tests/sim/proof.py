@@ -65,7 +65,10 @@ def prove(job: Job) -> bool:
     if finished is not None and _is_ended_by_games(job, finished):
         job.happened["ended by games"] += 1
     elif finished is not None and finished.outcome == "Failed" and unlearnable is not None:
-        require(unlearnable.is_named_in(finished.message), f"[unlearnable] {unlearnable}: {finished}")
+        require(
+            unlearnable.is_named_in(finished.failure.detail if finished.failure else ""),
+            f"[unlearnable] {unlearnable}: {finished}",
+        )
         job.happened["unlearnable named"] += 1
     else:
         succeeded = finished is not None and finished.outcome == "Succeeded"
@@ -94,7 +97,7 @@ def prove(job: Job) -> bool:
 
 def _is_ended_by_games(job: Job, finished: JobFinished) -> bool:
     """Whether more prompts of a step were given up than it has, some of them for their games, which end by chance."""
-    if job.games is None or finished.outcome != "Failed" or "were given up" not in finished.message:
+    if job.games is None or finished.failure is None or "were given up" not in finished.failure.detail:
         return False
     given_up = [
         r for _, r in records_of(job) if isinstance(r, GroupAborted) and r.reason == "PromptExhausted"

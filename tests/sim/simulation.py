@@ -39,6 +39,7 @@ from rljob_cli.audit.evidence import Evidence
 from rljob_cli.audit.read import collect
 from rljob_core.config import JobConfig
 from rljob_core.errors import Fenced, JobFailed, ResourceMissing, StoreUnavailable
+from rljob_core.failures import Failure
 from rljob_core.messages import (
     ENGINE_WORK,
     REWARD_QUEUE,
@@ -413,7 +414,7 @@ class Job:
                 raise
             if not self._is_over():
                 # As the process does; what comes after it is another attempt, which hears that the job is over.
-                await publish_event(store, RoleFailed("trainer", str(error), attempt))
+                await publish_event(store, RoleFailed("trainer", error.failure, attempt))
                 return
         self.done.set()
 
@@ -447,9 +448,9 @@ class Job:
             if self.games is None:
                 return {"reward": float(sum(trajectory.id.encode()) % 2)}
             scored = rewarded(ScoringOutcome(), trajectory, self.config.spec)
-            return {"reward": scored.reward, "parts": scored.parts, "error": scored.error}
+            return {"reward": scored.reward, "parts": scored.parts, "failure": scored.failure}
         self.happened["poisonous score"] += 1
-        return {"error": poison.score} if isinstance(poison.score, str) else {"reward": poison.score}
+        return {"failure": poison.score} if isinstance(poison.score, Failure) else {"reward": poison.score}
 
     async def _changes(self) -> AsyncIterator[PipelineSpec]:
         if not self.changed.is_set() and self.mishaps.change is not None:

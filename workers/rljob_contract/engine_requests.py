@@ -103,7 +103,7 @@ def shown(event: EngineEvent) -> str:
     """An event, in words."""
     if isinstance(event, Completed):
         return f"Completed with {len(event.tokens)} tokens, {event.finish}"
-    return f"Stopped({event.reason!r}, failure={event.failure})"
+    return f"Stopped({event.reason!r}, failure={event.failure}, detail={event.detail!r})"
 
 
 def require_columns(made: Completed | Progress, length: int) -> None:

@@ -97,8 +97,8 @@ async def any_answer_gets_a_finite_number(subject: RewardSubject) -> None:
     Models say anything: catch what your parser raises, and return the score of a wrong answer. An answer that raises,
     or takes longer than spec.reward.timeoutSeconds, is generated again and in the end aborts its group.
     """
-    failed = [(answer, outcome) for answer, outcome in await subject.scored(seed="1") if outcome.error]
-    shown = "; ".join(f"{_short(answer.completion)}: {outcome.error}" for answer, outcome in failed[:3])
+    failed = [(answer, outcome) for answer, outcome in await subject.scored(seed="1") if outcome.failure]
+    shown = "; ".join(f"{_short(answer.completion)}: {outcome.failure}" for answer, outcome in failed[:3])
     require(not failed, f"{len(failed)} answers get none: {shown}")
 
 
@@ -141,7 +141,7 @@ async def answers_are_distinguished(subject: RewardSubject) -> None:
 
     Nothing is learned from equal rewards. Give data with items like your job's, by --set source=…, --set dataset=….
     """
-    scores = {outcome.reward for _, outcome in await subject.scored(seed="1") if not outcome.error}
+    scores = {outcome.reward for _, outcome in await subject.scored(seed="1") if not outcome.failure}
     require(len(scores) > 1, f"all of them have {', '.join(f'{value:g}' for value in scores) or 'none'}")
 
 

@@ -21,15 +21,46 @@ RLJobError
 │   └── RewardOutOfRange  … or a number that no score may be
 ├── EnvironmentFailed     an environment raised, hung, died, or returned what it must not: its attempt has failed
 ├── JobFailed             the job cannot continue; the message is for the user
+│   ├── CheckpointDamaged … because a checkpoint does not load, or is of another model
 │   └── NotFinite         … because a step's loss or gradient is not finite
 └── StorageRefused        weights or a checkpoint cannot be written until the storage is repaired
+
+Each has the reason with which it ends a process or a job; one that has none of its own is a crash.
 """
 
 from __future__ import annotations
 
+import errno
+
+from rljob_core.exhausted import limit_of
+from rljob_core.failures import Failure, Reason
+
 
 class RLJobError(Exception):
     """Root of the errors that this project raises on purpose."""
+
+    reason = Reason.CRASHED
+    from_version: int | None = None
+
+    @property
+    def failure(self) -> Failure:
+        """The error as a value."""
+        return Failure(self.reason, str(self), self.from_version)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """The failure that an error means; of one of the system, by its number."""
+    match error:
+        case RLJobError() if not (isinstance(error, StoreUnavailable) and limit_of(error)):
+            return error.failure
+        case _ if limit := limit_of(error):
+            said = error.strerror if isinstance(error, OSError) else error
+            return Failure(Reason.LIMIT_REACHED, f"{limit}: {said}")
+        case OSError():
+            denied = error.errno in {errno.EACCES, errno.EPERM}
+            return Failure(Reason.PERMISSION_DENIED if denied else Reason.STORAGE_REFUSED, str(error))
+        case _:
+            return Failure(Reason.CRASHED, str(error))
 
 
 class SpecError(RLJobError):
@@ -40,6 +71,8 @@ class SpecError(RLJobError):
         message: what is wrong and what to write instead.
     """
 
+    reason = Reason.INVALID_SPEC
+
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path}: {message}" if path else message)
         self.path = path
@@ -48,6 +81,8 @@ class SpecError(RLJobError):
 
 class ResourceMissing(SpecError):
     """What a field names does not exist, or not yet; the field is right once it does."""
+
+    reason = Reason.RESOURCE_MISSING
 
 
 class ProtocolViolation(RLJobError):
@@ -61,9 +96,13 @@ class StalenessExceeded(ProtocolViolation):
 class Fenced(RLJobError):
     """A newer coordinator epoch or trainer attempt has taken over; this one must stop."""
 
+    reason = Reason.FENCED
+
 
 class StopRequested(RLJobError):
     """A role was asked to stop before the job was over."""
+
+    reason = Reason.STOPPED
 
 
 class CorruptPayload(RLJobError):
@@ -76,6 +115,8 @@ class UnknownVersion(CorruptPayload):
 
 class CorruptLedger(RLJobError):
     """A message of the ledger does not decode, or another job has written it."""
+
+    reason = Reason.LEDGER_DAMAGED
 
 
 class BackupDamaged(RLJobError):
@@ -92,6 +133,8 @@ class WeightsMissing(WeightsRejected):
 
 class StoreUnavailable(RLJobError):
     """The message store does not answer."""
+
+    reason = Reason.STREAMS_UNAVAILABLE
 
 
 class StreamCut(StoreUnavailable):
@@ -118,6 +161,8 @@ class StreamCut(StoreUnavailable):
 class StoreFull(RLJobError):
     """The message store is at its limit: publish again once something was consumed."""
 
+    reason = Reason.STREAMS_FULL
+
 
 class GenerationFailed(RLJobError):
     """An engine could not finish a trajectory."""
@@ -135,20 +180,40 @@ class EnvironmentFailed(RLJobError):
     """An environment did not play an episode to its end.
 
     Args:
-        reason: a word of `ENVIRONMENT_REASONS`.
+        word: of `ENVIRONMENT_REASONS`.
         detail: what happened.
         blamed: whether the episode may have caused it, so that its attempt has failed.
     """
 
-    def __init__(self, reason: str, detail: str, *, blamed: bool = True) -> None:
-        super().__init__(f"{reason}: {detail}")
-        self.reason = reason
+    def __init__(self, word: str, detail: str, *, blamed: bool = True) -> None:
+        super().__init__(f"{word}: {detail}")
+        self.word = word
         self.detail = detail
         self.blamed = blamed
 
 
 class JobFailed(RLJobError):
-    """The job cannot continue; the message says why, for the user."""
+    """The job cannot continue.
+
+    Args:
+        message: why, for the user.
+        reason: by which blame and remedy are found.
+        from_version: the version to go back to, if that is the remedy.
+    """
+
+    def __init__(
+        self, message: str, reason: Reason = Reason.UNKNOWN, *, from_version: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.from_version = from_version
+
+
+class CheckpointDamaged(JobFailed):
+    """A checkpoint does not load, or is of another model; the message names it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, Reason.CHECKPOINT_DAMAGED)
 
 
 class NotFinite(JobFailed):
@@ -161,10 +226,12 @@ class NotFinite(JobFailed):
     """
 
     def __init__(self, what: str, *, micro_batch: int | None = None) -> None:
-        super().__init__(f"{what} is not finite")
+        super().__init__(f"{what} is not finite", Reason.NOT_FINITE)
         self.what = what
         self.micro_batch = micro_batch
 
 
 class StorageRefused(RLJobError):
     """The storage of weights or checkpoints is full, read-only or unreachable; what it held before is unchanged."""
+
+    reason = Reason.STORAGE_REFUSED

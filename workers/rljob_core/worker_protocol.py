@@ -16,9 +16,9 @@ A trainer that is stopped by SIGTERM before training is finished must not exit w
 A rollout worker's first process watches the one that holds the engine, and ends with its exit code. If that process
 crashed, the first one reports it to the coordinator before it ends.
 
-The termination message is what the worker wrote to the file that `TERMINATION_LOG` names, else its last line of
-output. A launcher such as torchrun exits with 1 whatever the exit codes of its ranks, so a message that begins with
-`USER_ERROR`, `FENCED` or `UNAVAILABLE` counts as code 2, 3 or 4.
+The termination message is what the worker wrote to the file that `TERMINATION_LOG` names, else the end of its output.
+A launcher such as torchrun exits with 1 whatever the exit codes of its ranks. So a worker that knows why it ends writes
+the failure there (`rljob_core.failures.Failure` as JSON), and the code is that of the failure's reason.
 """
 
 from __future__ import annotations
@@ -128,6 +128,7 @@ def dying_with(supervisor: int) -> dict[str, str]:
 
 # ---------------------------------------------------------------------------------------- exit codes
 
+EXIT_CRASHED = 1
 EXIT_USER_ERROR = 2
 EXIT_FENCED = 3
 EXIT_UNAVAILABLE = 4
@@ -147,11 +148,8 @@ def is_crash(code: int) -> bool:
 
 # ---------------------------------------------------------------------------------------- termination messages
 
-USER_ERROR = "UserError: "
-FENCED = "Fenced: "
-UNAVAILABLE = "Unavailable: "
 FETCHED = "Fetched: "
 """Followed by what was downloaded, as JSON: rows of its name, `uri_digest` of its URI, its revision."""
 
 LONGEST_MESSAGE = 4096
-"""Characters of a termination message that are kept; Kubernetes cuts it at that many bytes."""
+"""Bytes of a termination message: Kubernetes cuts it there."""

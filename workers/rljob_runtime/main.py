@@ -59,11 +59,11 @@ def _elsewhere(python: str, name: str) -> int:
     try:
         os.execv(python, [python, "-m", worker_protocol.MODULE, name])  # noqa: S606
     except OSError as error:
+        from rljob_core.failures import Failure, Reason
         from rljob_runtime.process.termination import terminate
 
         message = f"{worker_protocol.TRACKER_PYTHON}: {python} does not start: {error.strerror}"
-        terminate(worker_protocol.USER_ERROR, message)
-        return worker_protocol.EXIT_USER_ERROR
+        return terminate(Failure(Reason.INVALID_SPEC, message))
 
 
 def _watched(name: str, *, forked: bool) -> int:

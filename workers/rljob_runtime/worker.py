@@ -21,17 +21,8 @@ from typing import TYPE_CHECKING
 
 from rljob_core import worker_protocol
 from rljob_core.config import JobConfig
-from rljob_core.errors import (
-    CorruptLedger,
-    Fenced,
-    JobFailed,
-    ResourceMissing,
-    SpecError,
-    StopRequested,
-    StorageRefused,
-    StoreFull,
-    StoreUnavailable,
-)
+from rljob_core.errors import RLJobError
+from rljob_core.failures import Failure, Reason
 from rljob_core.messages import RoleFailed
 from rljob_core.ports import MessageStore
 from rljob_core.queue_definitions import SHARED_QUEUES
@@ -262,21 +253,21 @@ async def run_role(name: str, config: JobConfig) -> None:
             await ROLES[name](config, store, stop, recorder)
     except Exception as raised:
         error = innermost(raised)
-        ends_job = isinstance(error, SpecError | JobFailed) and not isinstance(error, ResourceMissing)
         # A coordinator has nobody to tell but its successor, of which its failure says nothing.
-        if ends_job and name not in {"coordinator", worker_protocol.TRACKER_ROLE}:
-            await _report_failure(store, name, str(error))
+        tells = name not in {"coordinator", worker_protocol.TRACKER_ROLE}
+        if tells and isinstance(error, RLJobError) and error.reason.ends_job:
+            await _report_failure(store, name, error.failure)
         raise
     finally:
         await store.close()
 
 
-async def _report_failure(store: MessageStore, role: str, message: str) -> None:
+async def _report_failure(store: MessageStore, role: str, failure: Failure) -> None:
     from rljob_runtime.messaging.announce import publish_event
 
     with contextlib.suppress(Exception):
         attempt = int(os.environ[worker_protocol.ATTEMPT]) if role == "trainer" else 0
-        await publish_event(store, RoleFailed(role, message, attempt))
+        await publish_event(store, RoleFailed(role, failure, attempt))
 
 
 def run(name: str) -> int:
@@ -308,17 +299,8 @@ def run(name: str) -> int:
         return _EXIT_INTERRUPTED
     except BaseException as raised:  # the process boundary: every error becomes an exit code
         error = innermost(raised)
-        if isinstance(error, ResourceMissing | StoreUnavailable | StorageRefused | StoreFull):
-            terminate(worker_protocol.UNAVAILABLE, str(error))
-            return worker_protocol.EXIT_UNAVAILABLE
-        if isinstance(error, SpecError | JobFailed | CorruptLedger):
-            terminate(worker_protocol.USER_ERROR, str(error))
-            return worker_protocol.EXIT_USER_ERROR
-        if isinstance(error, Fenced):
-            log.warning("fenced: %s", error)
-            return worker_protocol.EXIT_FENCED
-        if isinstance(error, StopRequested):
-            return worker_protocol.EXIT_STOPPED
-        crashed(name, raised)
-        return 1
+        if not isinstance(error, RLJobError) or error.reason is Reason.CRASHED:
+            crashed(name, raised)
+            return worker_protocol.EXIT_CRASHED
+        return terminate(error.failure)
     return 0

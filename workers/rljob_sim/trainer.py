@@ -70,7 +70,7 @@ class SimulatedTrainer:
             case MicroBatch() if (message.step, message.micro_batch) == (self._version, len(self._fed)):
                 self._train(message)
             case Finish():
-                self.outcome = message.outcome
+                self.outcome = "Succeeded" if message.failure is None else "Failed"
             case _:
                 pass
 

@@ -88,7 +88,7 @@ class Index(_IndexPart):
         files: by path.
     """
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     number: Count
     release: Annotated[str, Field(pattern=r"^[0-9A-Za-z.+-]{1,64}$")]
     taken: Annotated[str, Field(pattern=r"^[0-9T:.+-]{1,40}$")]

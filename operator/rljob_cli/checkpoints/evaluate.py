@@ -22,6 +22,7 @@ from rljob_core.ports import Completed, Engine, EngineEvent, Request
 from rljob_core.trajectory import FinishReason
 from rljob_runtime.data.prompts import PromptSource, prompt_encoder
 from rljob_runtime.engines import create_engine
+from rljob_runtime.engines.events import PROMPT_TOO_LONG
 from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.rewards.messages import ScoringJob
 from rljob_runtime.rewards.scorer import Scorer
@@ -203,7 +204,9 @@ def _unscored(
 ) -> EvaluatedAnswer:
     chosen: Way = "greedy" if way == "greedy" else "sampled"
     if not isinstance(event, Completed):
-        return EvaluatedAnswer(index, chosen, text, "", 0, truncated=False, error=event.reason)
+        hint = "; to leave room for it: --set rollout.sampling.maxTokens=N"
+        error = f"{event}{hint if event.reason == PROMPT_TOO_LONG else ''}"
+        return EvaluatedAnswer(index, chosen, text, "", 0, truncated=False, error=error)
     completion = tokenizer.completion(event.tokens, skip_special_tokens=skip)
     cut = event.finish == FinishReason.LENGTH
     return EvaluatedAnswer(index, chosen, text, completion, len(event.tokens), truncated=cut)
@@ -217,8 +220,8 @@ async def _scored(scorer: Scorer, answer: EvaluatedAnswer) -> EvaluatedAnswer:
     given = {
         name: getattr(answer, name) for name in ("prompt", "way", "text", "completion", "tokens", "truncated")
     }
-    if outcome.error:
-        return EvaluatedAnswer(**given, error=outcome.error)
+    if outcome.failure is not None:
+        return EvaluatedAnswer(**given, error=str(outcome.failure))
     return EvaluatedAnswer(**given, reward=outcome.reward, parts=outcome.parts)
 
 
@@ -229,7 +232,4 @@ def check_answers(answers: Sequence[EvaluatedAnswer]) -> None:
         SpecError: no answer has a score; the message has the first reason.
     """
     if answers and all(answer.error for answer in answers):
-        first = answers[0].error
-        remedy = "; to leave room for it: --set rollout.sampling.maxTokens=N"
-        hint = remedy if first.startswith("PromptTooLong") else ""
-        raise SpecError("CHECKPOINT", f"no answer has a score; the first reason: {first}{hint}")
+        raise SpecError("CHECKPOINT", f"no answer has a score; the first reason: {answers[0].error}")

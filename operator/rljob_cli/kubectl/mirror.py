@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -28,6 +28,7 @@ from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_cli.run_folder.streams import store_of
 from rljob_core.config import JobConfig
 from rljob_core.errors import RLJobError, SpecError, StoreUnavailable
+from rljob_core.failures import Failure, Reason
 from rljob_core.spec import API_VERSION, RLJob
 from rljob_operator.cluster.local.replace_text import replace_text
 from rljob_operator.cluster.port import Manifest
@@ -205,7 +206,7 @@ class JobMirror:
             wall_seconds=(until - began).total_seconds(),
             peak_bytes=0,
             outcome=outcome,
-            message=end.get("message", "") if outcome == "Failed" else "",
+            failure=_failure(end) if outcome == "Failed" else None,
         )
         write_summary(self.folder, {**summary, "peak_memory_bytes": None})
         if end:
@@ -214,6 +215,11 @@ class JobMirror:
     def _end(self) -> None:
         self.ended = True
         self._lock.close()
+
+
+def _failure(failed: Mapping[str, str]) -> Failure:
+    """Why the job has failed, by its condition."""
+    return Failure(Reason.of(failed.get("reason", ""), otherwise=Reason.UNKNOWN), failed.get("message", ""))
 
 
 def job_of(manifest: Manifest, namespace: str, uid: str) -> RLJob:

@@ -16,16 +16,15 @@ import typer
 from rich.console import Console
 
 from rljob_cli.exits import exit_codes, name_folder_in_errors
-from rljob_cli.faults import log_of
 from rljob_cli.manifest.load import load_job, load_job_and_links
 from rljob_cli.patch.change import kept_patches
-from rljob_cli.run.end_report import report_end, resume_command
+from rljob_cli.run.end_report import log_of, report_end, resume_command
 from rljob_cli.run.identity import identity_of
 from rljob_cli.run.link_option import HELP, links_of
 from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_core import worker_protocol
 from rljob_core.errors import SpecError
-from rljob_core.faults import Fault
+from rljob_core.failures import Advice
 from rljob_core.remote_uri import job_with_paths
 from rljob_core.spec import RLJob, SiteLinkSpec
 
@@ -218,11 +217,11 @@ class _BegunRun:
     folder: RunFolder | None = None
     flags: list[str] = field(default_factory=list)
 
-    def way_on(self, fault: Fault) -> list[str]:
+    def way_on(self, advice: Advice) -> list[str]:
         """Where the log is and what continues the run; nothing if the folder holds no run yet."""
         if self.folder is None or not self.folder.job.exists():
             return []
-        log = log_of(fault, self.job, self.folder.path / "logs")
+        log = log_of(advice, self.job, self.folder.path / "logs")
         return [*([f"log: {log}"] if log.exists() else []), f"to continue: {resume_command(*self.flags)}"]
 
 

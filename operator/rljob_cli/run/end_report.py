@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import typer
 
 from rljob_cli.exits import EXIT_FAILED, EXIT_INTERRUPTED
-from rljob_cli.faults import flags_to_continue, log_of, traceback_of
 from rljob_cli.own_command import own_command
 from rljob_cli.run.run_end import RunEnd, RunExit
 from rljob_cli.run.run_progress import SiteProgress
 from rljob_cli.run.signal_watch import NoSignal
 from rljob_cli.run.view import site_text
 from rljob_cli.run_folder.folder import RunFolder
-from rljob_core.faults import UNKNOWN
+from rljob_core.failures import ADVICE, Advice, Reason
 from rljob_core.spec import RLJob
-from rljob_core.words import error_in_words, one_line
+from rljob_core.words import error_in_words, last_traceback, one_line
 
 _PROMPT_CHARACTERS = 300
 """Of a prompt that are shown."""
+_LOG_BYTES = 64 << 10
+"""Of the end of a log, where a traceback is looked for."""
+_START = re.compile(r"^--- \S+: start \d+", re.MULTILINE)
+"""Where the processes of one run begin in a log (`rljob_operator.cluster.local`)."""
 
 
 def report_end(
@@ -56,17 +61,16 @@ def report_end(
         typer.echo(f"to check it: {own_command('audit', str(folder.path))}")
         return 0
     log, flags = folder.path / "logs", list[str]()
-    if end.exit is RunExit.INTERRUPTED:
+    if end.failure is None:
         typer.echo(f"interrupted at step {step}, by a signal from outside", err=True)
     else:
-        fault = end.fault or UNKNOWN
-        log = log_of(fault, job.metadata.name, log)
-        flags = flags_to_continue(fault, end.message)
-        typer.echo(f"error: {job.metadata.name} failed at step {step}: {end.message}", err=True)
-        for line in traceback_of(fault, log):
+        advice, flags = end.failure.advice, end.failure.flags
+        log = log_of(advice, job.metadata.name, log)
+        typer.echo(f"error: {job.metadata.name} failed at step {step}: {end.failure.detail}", err=True)
+        for line in _traceback(advice, log):
             typer.echo(f"  {line}", err=True)
-        typer.echo(f"at fault: {fault.who}", err=True)
-        typer.echo(f"to do: {fault.remedy}", err=True)
+        typer.echo(f"at fault: {advice.at_fault}", err=True)
+        typer.echo(f"to do: {advice.remedy}", err=True)
     typer.echo(f"log: {log}", err=True)
     typer.echo(f"to continue: {resume_command(*flags)}", err=True)
     return EXIT_INTERRUPTED if end.exit is RunExit.INTERRUPTED else EXIT_FAILED
@@ -86,6 +90,24 @@ def _prompts(numbers: Sequence[int], job: RLJob) -> Iterator[str]:
             yield f"prompt {number}: {source.text(number)[:_PROMPT_CHARACTERS]!r}{known}"
     except Exception as error:  # the file may be gone, and the data's own code may raise anything
         yield f"the prompts cannot be read: {error_in_words(error)}"
+
+
+def log_of(advice: Advice, job: str, logs: Path) -> Path:
+    """The log that says more about a failure: the one that was written last, or the folder of all of them."""
+    names = (f"{job}-{advice.log}-*.log", f"{advice.log}*.log") if advice.log else ()
+    found = [path for name in names for path in logs.glob(name)]
+    return max(found, key=lambda path: path.stat().st_mtime, default=logs)
+
+
+def _traceback(advice: Advice, log: Path) -> list[str]:
+    """The last traceback that a reward function has left in the log of this run, which may hold that of earlier ones;
+    none if other code is at fault, or none is.
+    """
+    if advice is not ADVICE[Reason.REWARD_RAISED] or not log.is_file():
+        return []
+    said = log.read_bytes()[-_LOG_BYTES:].decode(errors="replace")
+    *_, newest = _START.split(said)
+    return last_traceback(newest)
 
 
 def resume_command(*flags: str) -> str:

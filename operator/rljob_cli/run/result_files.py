@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rljob_cli.run.run_progress import RunProgress, SiteProgress
 from rljob_cli.run_folder.folder import RunFolder
+from rljob_core.failures import Failure
 from rljob_core.job_state import JobState
 from rljob_core.messages import ENGINE_SIGNAL
 from rljob_core.spec import RLJob
@@ -26,7 +27,7 @@ def summarize(
     wall_seconds: float,
     peak_bytes: int,
     outcome: str,
-    message: str = "",
+    failure: Failure | None = None,
     warnings: Sequence[str] = (),
     ledger: JobState | None = None,
     degraded: str = "",
@@ -37,7 +38,7 @@ def summarize(
         wall_seconds: over all runs of the job.
         peak_bytes: largest sum of all processes' memory, shared pages counted once.
         outcome: `Running`, `Succeeded`, `Failed` or `Interrupted`.
-        message: why the run has this outcome; "" if there is nothing to add.
+        failure: why the run has failed; None if it has not.
         warnings: why the newest steps teach nothing.
         ledger: the fold of the ledger, from which the run's last summary counts: a coordinator that is stopped may have
             published less than it recorded. None while the job runs: counts are those of its newest metrics line.
@@ -59,7 +60,8 @@ def summarize(
         "optimizer_resets": progress.optimizer_resets,
         "peak_memory_bytes": peak_bytes,
         "exit": outcome,
-        "message": message,
+        "reason": failure.reason if failure is not None else "",
+        "message": failure.detail if failure is not None else "",
         "warnings": list(warnings),
         **({"trackers_degraded": degraded} if degraded else {}),
         **({"sites": {name: _site(site) for name, site in progress.sites.items()}} if progress.sites else {}),

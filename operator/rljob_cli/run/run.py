@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
@@ -41,9 +42,9 @@ from rljob_cli.run_folder.embedded_nats import (
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_cli.run_folder.job_file import changes, stored_job
 from rljob_cli.run_folder.streams import join_sites, opened_store
-from rljob_core import faults
-from rljob_core.errors import RLJobError, SpecError, StoreUnavailable
-from rljob_core.exhausted import limit_in, limit_of
+from rljob_core.errors import RLJobError, SpecError, StoreUnavailable, failure_of
+from rljob_core.exhausted import limit_in
+from rljob_core.failures import Failure, Reason
 from rljob_core.job_state import JobState
 from rljob_core.spec import RLJob, SiteLinkSpec
 from rljob_core.words import innermost
@@ -53,7 +54,7 @@ from rljob_operator.cluster.local.cluster import BACK_OFF, FAILED, LocalCluster
 from rljob_operator.cluster.local.fork_server import ForkServerProcess
 from rljob_operator.cluster.port import Event
 from rljob_operator.decisions import status as job_status
-from rljob_operator.decisions.repeated_failures import NO_PROGRESS, Patience
+from rljob_operator.decisions.repeated_failures import Patience
 from rljob_operator.decisions.status import Phase
 from rljob_operator.decisions.tracker_conditions import degraded_trackers
 from rljob_operator.reconcile.reconcile import Reconciler
@@ -180,19 +181,20 @@ class Run:
             return RunEnd(RunExit.INTERRUPTED)
         raised = work.exception()
         error = innermost(raised) if raised is not None else None
-        if error is not None and (limit := limit_of(error) or self._limit_of_server(error)):
-            return RunEnd.failed(f"{limit}: {error}", faults.LIMIT)
+        if error is not None and failure_of(error).reason is Reason.LIMIT_REACHED:
+            return RunEnd.failed(failure_of(error))
+        if limit := self._limit_of_server(error):
+            return RunEnd.failed(Failure(Reason.LIMIT_REACHED, f"{limit}: {error}"))
         if isinstance(error, _OutputLost | OSError):
-            return RunEnd.failed(
-                f"{self._folder.path} cannot be written any more: {reason_of(error)}", faults.DISK
-            )
+            lost = f"{self._folder.path} cannot be written any more: {reason_of(error)}"
+            return RunEnd.failed(Failure(Reason.STORAGE_REFUSED, lost))
         if isinstance(error, _StreamsLost):
-            return RunEnd.failed(str(error), faults.LEDGER)
+            return RunEnd.failed(Failure(Reason.LEDGER_DAMAGED, str(error)))
         if isinstance(error, RLJobError):
-            return RunEnd.failed(str(error), faults.fault_of_error(error))
+            return RunEnd.failed(error.failure)
         return work.result()
 
-    def _limit_of_server(self, error: BaseException) -> str:
+    def _limit_of_server(self, error: BaseException | None) -> str:
         """The limit at which the job's own server has failed: its answers do not say that it is one, its log does."""
         log = self._folder.path / "logs" / f"{SERVER_NAME}-0.log"
         if not isinstance(error, StoreUnavailable) or not log.exists():
@@ -245,7 +247,7 @@ class Run:
         try:
             await asyncio.wait({reconcile, said, stuck}, return_when=asyncio.FIRST_COMPLETED)
             if self._stuck_message:  # roles that cannot end their work would wait for what fails
-                return RunEnd.failed(self._stuck_message)
+                return RunEnd.failed(Failure(Reason.NO_PROGRESS, self._stuck_message))
             drawing = asyncio.create_task(asyncio.to_thread(result_files.load_drawing))
             # Both come soon after each other: the coordinator publishes its last line before the trainer ends.
             patience = _LAST_LINES_SECONDS if reconcile.done() else _UNFINISHED_SECONDS
@@ -256,10 +258,11 @@ class Run:
                 task.cancel()
             await asyncio.wait({reconcile, said, stuck})
         end = self.progress.end
-        if end is not None and end.finished != "Succeeded":
-            return RunEnd.failed(end.message)
+        if end is not None and end.failure is not None:
+            return RunEnd.failed(end.failure)
         if outcome is not None and outcome.phase is not Phase.SUCCEEDED:
-            return RunEnd.failed(outcome.message or outcome.reason)
+            reason = Reason.of(outcome.reason, otherwise=Reason.INVALID_SPEC)  # of what cannot be made
+            return RunEnd.failed(Failure(reason, outcome.message or outcome.reason))
         return RunEnd(RunExit.SUCCEEDED)
 
     # ------------------------------------------------------------------------------------------ while it runs
@@ -268,7 +271,7 @@ class Run:
         self._view.event(event)
         if event.reason in {BACK_OFF, FAILED}:
             self.follower.pod_ended(event.about)
-        if event.reason == NO_PROGRESS:
+        if event.reason == Reason.NO_PROGRESS:
             self._stuck_message = event.message
             self._stuck.set()
 
@@ -326,7 +329,7 @@ class Run:
             self._view.refresh(self.progress)
             if now - self._summarized >= _SUMMARY_SECONDS:
                 self._summarized = now
-                self._summarize("Running", "")
+                self._summarize("Running")
             await asyncio.sleep(_SAMPLE_SECONDS)
 
     async def _read_ledger(self, by: float) -> None:
@@ -358,14 +361,14 @@ class Run:
     def _wall_seconds(self) -> float:
         return float(self._earlier.get("wall_seconds", 0.0)) + time.monotonic() - self._started
 
-    def _summarize(self, outcome: str, message: str) -> None:
+    def _summarize(self, outcome: str, failure: Failure | None = None) -> None:
         summary = result_files.summarize(
             self._job,
             self.progress,
             wall_seconds=self._wall_seconds,
             peak_bytes=self._peak.bytes,
             outcome=outcome,
-            message=message,
+            failure=failure,
             warnings=[str(one) for one in self.follower.warnings if one.warns],
             ledger=self._ledger,
             degraded=self._degraded,
@@ -377,12 +380,13 @@ class Run:
         """Write the results; a full disk turns the end into a failure."""
         finished = self._ledger.finished if self._ledger is not None and self._opened else None
         if end.exit is RunExit.INTERRUPTED and finished is not None:  # it was over before the signal
-            succeeded = finished.outcome == "Succeeded"
-            end = RunEnd(RunExit.SUCCEEDED) if succeeded else RunEnd.failed(finished.message)
+            end = RunEnd(RunExit.FAILED if finished.failure else RunExit.SUCCEEDED, finished.failure)
         try:
-            self._summarize(end.exit, end.message)
+            self._summarize(end.exit, end.failure)
             result_files.plot(self._folder.plot, self._job, self.progress)
         except OSError as error:
             lost = f"its results cannot be written to {self._folder.path}: {reason_of(error)}"
-            return RunEnd.failed("; ".join(filter(None, [end.message, lost])), end.fault or faults.DISK)
+            if end.failure is None:
+                return RunEnd.failed(Failure(Reason.STORAGE_REFUSED, lost))
+            return RunEnd.failed(replace(end.failure, detail=f"{end.failure.detail}; {lost}"))
         return end

@@ -1,11 +1,11 @@
-"""How a run of a job ended, and what was at fault."""
+"""How a run of a job ended, and why it failed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rljob_core.faults import Fault, fault_of_words
+from rljob_core.failures import Failure
 
 
 class RunExit(StrEnum):
@@ -18,16 +18,15 @@ class RunExit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How a run ended, a message about it, and what was at fault if it failed."""
+    """How a run ended, and why, if it failed."""
 
     exit: RunExit
-    message: str = ""
-    fault: Fault | None = None
+    failure: Failure | None = None
 
     @classmethod
-    def failed(cls, message: str, fault: Fault | None = None) -> RunEnd:
-        """A failure; if the fault is not given, it is what the message says."""
-        return cls(RunExit.FAILED, message, fault or fault_of_words(message))
+    def failed(cls, failure: Failure) -> RunEnd:
+        """A failure."""
+        return cls(RunExit.FAILED, failure)
 
 
 def reason_of(error: BaseException) -> str:

@@ -43,7 +43,7 @@ from rljob_operator.cluster.local.replace_text import replace_text
 from rljob_runtime.process.fsync import create_folder
 from rljob_runtime.storage.plain_files import read_plain
 
-FORMAT: Literal[2] = 2
+FORMAT: Literal[3] = 3
 """Of a run's folder; `job.json` says it. Raised with any change that another release would misread."""
 LARGEST_FILE = 64 << 20
 """Bytes of a JSON file in a run's folder at most."""
@@ -106,7 +106,7 @@ class Identity:
     viewer: str = ""
     mirrors: bool = False
     downloads: Annotated[dict[str, dict[str, str]], AfterValidator(_downloads)] = field(default_factory=dict)
-    format: Literal[2] = FORMAT
+    format: Literal[3] = FORMAT
 
     __pydantic_config__ = ConfigDict(strict=True, extra="forbid")
 

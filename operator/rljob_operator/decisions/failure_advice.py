@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rljob_core.faults import NATS_SERVER, Fault, fault_of_words
+from rljob_core.failures import ADVICE, NATS_SERVER, Reason
 from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator import names
 from rljob_operator.children import storage
@@ -26,12 +26,12 @@ def added(assessment: Assessment, observed: Observed, defaults: ClusterDefaults)
     failed = condition(status, Phase.FAILED.value)
     if failed is None or failed.status != "True" or not defaults.per_job:
         return assessment
-    fault = fault_of_words(failed.message)
+    advice = ADVICE[Reason.of(failed.reason, otherwise=Reason.UNKNOWN)]
     words = (
         failed.message or failed.reason,
-        f"at fault: {fault.who}",
-        f"to do: {fault.elsewhere or fault.remedy}",
-        f"log: {_log(fault, job, kept=bool(kept_gang(observed)))}",
+        f"at fault: {advice.at_fault}",
+        f"to do: {advice.elsewhere or advice.remedy}",
+        f"log: {_log(advice.log, job, kept=bool(kept_gang(observed)))}",
         f"to continue: {_another_job(status, job, defaults)}",
     )
     said = failed.model_copy(update={"message": "; ".join(words)})
@@ -39,25 +39,25 @@ def added(assessment: Assessment, observed: Observed, defaults: ClusterDefaults)
     return replace(assessment, status=status.model_copy(update={"conditions": conditions}))
 
 
-def _log(fault: Fault, job: RLJob, *, kept: bool) -> str:
+def _log(role: str, job: RLJob, *, kept: bool) -> str:
     """Where the log is that says more. The API server serves the logs of pods only, and most pods end with their job.
 
     Args:
-        fault: of the job.
+        role: whose log it is, or `NATS_SERVER`; empty for all.
         job: that has failed.
         kept: whether the trainer's pods stay.
     """
-    if fault.log == NATS_SERVER:
+    if role == NATS_SERVER:
         return "that of the NATS server"
     labels = {names.LABEL_JOB: job.metadata.name}
-    if fault.log:
-        labels[names.LABEL_ROLE] = fault.log
+    if role:
+        labels[names.LABEL_ROLE] = role
     selector = ",".join(f"{name}={value}" for name, value in labels.items())
     command = f"kubectl logs --namespace={job.metadata.namespace} --selector={selector}"
     command = f"{command} --all-containers --prefix --tail=-1"
-    if kept and fault.log == Role.TRAINER:
+    if kept and role == Role.TRAINER:
         return f"{command}, while the job exists"
-    trainers = "the trainer's while the job exists, the others' " if kept and not fault.log else ""
+    trainers = "the trainer's while the job exists, the others' " if kept and not role else ""
     return f"{command}, {trainers}until its pods are deleted; then in the cluster's log store"
 
 

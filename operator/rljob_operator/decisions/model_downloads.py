@@ -87,8 +87,8 @@ def model_ready(observed: Observed) -> ConditionValue | None:
     fetching = [pod for pod in observed.pods if pod.fetch is not None and not pod.terminating]
     waiting = [pod for pod in fetching if pod.fetch is not None and not pod.fetch.done]
     for pod in waiting:
-        if pod.exit is not None and (words := pod.exit.user_error or pod.exit.unavailable):
-            return False, "DownloadFailed", f"{pod.name}: {words}"
+        if pod.exit is not None and (failure := pod.exit.failure) is not None:
+            return False, "DownloadFailed", f"{pod.name}: {failure.detail}"
         if pod.trouble is not None:
             return False, pod.trouble.reason, f"{pod.name}: {pod.trouble.message}"
     if unknown := unresolved(observed):

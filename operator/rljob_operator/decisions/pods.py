@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from rljob_core import worker_protocol
+from rljob_core.failures import Failure, Reason, failure_in, words_of
 from rljob_core.words import end_in_words, last_words
 from rljob_operator import names
 from rljob_operator.cluster.node_notices import Toleration
@@ -25,6 +26,12 @@ _UNSCHEDULABLE = "Unschedulable"
 _NO_IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 _REVISION = re.compile(r"[0-9a-f]{7,64}")
 _NO_MESSAGE = "it gave no message: see its log"
+_REASONS = {
+    worker_protocol.EXIT_USER_ERROR: Reason.UNKNOWN,
+    worker_protocol.EXIT_FENCED: Reason.FENCED,
+    worker_protocol.EXIT_UNAVAILABLE: Reason.RESOURCE_MISSING,
+}
+"""Of processes that have not said more than their exit code."""
 _NO_CONTAINER = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 
 
@@ -36,25 +43,29 @@ class PodExit:
     message: str
 
     @property
-    def user_error(self) -> str | None:
-        """What the user has to change, if that is why the process ended; else None."""
-        if self.message.startswith(worker_protocol.USER_ERROR):
-            return self.message.removeprefix(worker_protocol.USER_ERROR)
-        if self.code == worker_protocol.EXIT_USER_ERROR:
-            return self.last_line or _NO_MESSAGE
-        return None
+    def failure(self) -> Failure | None:
+        """Why it ended, as the process says itself, otherwise by its exit code; None if neither explains it."""
+        if (said := failure_in(self.message)) is not None:
+            return said
+        reason = _REASONS.get(self.code)
+        return None if reason is None else Failure(reason, self.last_line or _NO_MESSAGE)
+
+    @property
+    def fatal(self) -> Failure | None:
+        """Why it ended, if that ends the job; else None."""
+        return self.failure if self.failure is not None and self.failure.reason.ends_job else None
 
     @property
     def unavailable(self) -> str | None:
         """What is missing or does not answer, if that is why the process ended; else None."""
-        if self.message.startswith(worker_protocol.UNAVAILABLE):
-            return self.message.removeprefix(worker_protocol.UNAVAILABLE)
-        return (self.last_line or _NO_MESSAGE) if self.code == worker_protocol.EXIT_UNAVAILABLE else None
+        found = self.failure
+        unavailable = found is not None and found.reason.exit_code == worker_protocol.EXIT_UNAVAILABLE
+        return found.detail if found is not None and unavailable else None
 
     @property
     def fenced(self) -> bool:
         """Whether the process ended because a newer attempt or writer epoch took over."""
-        return self.code == worker_protocol.EXIT_FENCED or self.message.startswith(worker_protocol.FENCED)
+        return self.failure is not None and self.failure.reason is Reason.FENCED
 
     @property
     def last_line(self) -> str:
@@ -62,7 +73,7 @@ class PodExit:
         return last_words(self.message)
 
     def __str__(self) -> str:
-        return end_in_words(self.code, self.message or _NO_MESSAGE)
+        return end_in_words(self.code, words_of(self.message) or _NO_MESSAGE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,11 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from rljob_core import worker_protocol
-from rljob_core.faults import NO_FURTHER
+from rljob_core.failures import Failure, Reason
 from rljob_operator.decisions.observe import Observed
 from rljob_operator.decisions.pods import Pod, PodExit
 from rljob_operator.names import Role
 
-NO_PROGRESS = "NoProgress"
-"""The reason of the condition `Failed` of such a job."""
 _SERVING = {Role.ROLLOUT, Role.ENVIRONMENT, Role.REWARD}
 _NEEDED = (Role.COORDINATOR, Role.ROLLOUT, Role.ENVIRONMENT, Role.REWARD)
 _ATTEMPTS = Role.TRAINER, ""
@@ -95,19 +93,19 @@ def count(before: FailuresInARow, observed: Observed) -> FailuresInARow:
     return FailuresInARow(step, MappingProxyType(rows))
 
 
-def stuck(failures: FailuresInARow, observed: Observed, patience: Patience) -> str:
-    """Why the job fails; empty if it does not."""
+def stuck(failures: FailuresInARow, observed: Observed, patience: Patience) -> Failure | None:
+    """Why the job fails; None if it does not."""
     for role in _NEEDED:
         rows = [row for (of, _), row in failures.rows.items() if of is role]
         wanted = sum(deployed.replicas for deployed in observed.deployed if deployed.role is role)
         ends = [pod.exit for pod in observed.pods if pod.role is role and pod.exit is not None]
         # Of engines at other sites, and of pods that have not begun, nothing is known.
         if ends and len(rows) >= wanted and _is_over(rows, ends[0], observed.now, patience):
-            return _in_words(role, ends[0], rows)
+            return _failure(role, ends[0], rows)
     row, attempt = failures.rows.get(_ATTEMPTS), _missing(observed)
     if row is not None and attempt is not None and _is_over([row], attempt, observed.now, patience):
-        return _in_words(Role.TRAINER, attempt, [row])
-    return ""
+        return _failure(Role.TRAINER, attempt, [row])
+    return None
 
 
 def _ends(observed: Observed) -> Iterator[tuple[tuple[Role, str], int, PodExit | None]]:
@@ -145,6 +143,9 @@ def _is_over(rows: list[_Row], end: PodExit, now: datetime, patience: Patience) 
     return all(row.failures >= patience.times and now - row.since >= limit for row in rows)
 
 
-def _in_words(role: Role, end: PodExit, rows: list[_Row]) -> str:
+def _failure(role: Role, end: PodExit, rows: list[_Row]) -> Failure:
     times = min(row.failures for row in rows)
-    return f"{role}: {end.unavailable or end}; it has failed {times} times in a row, {NO_FURTHER}"
+    detail = (
+        f"{role}: {end.unavailable or end}; it has failed {times} times in a row, and the job got no further"
+    )
+    return Failure(Reason.NO_PROGRESS, detail)

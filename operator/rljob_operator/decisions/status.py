@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
+from rljob_core.failures import Failure, Reason
 from rljob_core.spec import RLJobStatus
 from rljob_operator.decisions.conditions import ConditionKind, ConditionValue, condition, conditions
 from rljob_operator.decisions.gang_scheduling import gang_scheduled
@@ -22,7 +23,6 @@ from rljob_operator.decisions.model_downloads import downloads, model_condition
 from rljob_operator.decisions.observe import Observed
 from rljob_operator.decisions.pool_status import pool_counts
 from rljob_operator.decisions.printed_status import printed
-from rljob_operator.decisions.repeated_failures import NO_PROGRESS
 from rljob_operator.decisions.role_counts import counts_of, has_environment
 from rljob_operator.decisions.site_conditions import HELD_BACK, sites_held_back
 from rljob_operator.decisions.starvation import starvation
@@ -61,39 +61,41 @@ class _PhaseWithReason:
     message: str = ""
 
 
-def assess(observed: Observed, attempt: Attempt, *, stuck: str = "", metrics_due: bool) -> Assessment:
+def assess(
+    observed: Observed, attempt: Attempt, *, stuck: Failure | None = None, metrics_due: bool
+) -> Assessment:
     """The job's phase and status.
 
     Args:
         observed: what is known of the job.
         attempt: the decision about the trainer's attempt.
-        stuck: why the job fails that gets no further (`repeated_failures`); empty if it does not.
+        stuck: why the job fails that gets no further (`repeated_failures`); None if it does not.
         metrics_due: write the metrics into the status; they are always written when the job ends.
     """
     deadline = _deadline(observed)
-    verdict = _finished(observed.status) or _user_error(observed)
+    verdict = _finished(observed.status) or _ended_by_role(observed)
     if verdict is None and attempt.complete:
         verdict = _PhaseWithReason(
             Phase.SUCCEEDED, "TrainingComplete", f"all {_steps(observed)} steps are trained"
         )
-    if verdict is None and attempt.failed:
-        verdict = _PhaseWithReason(Phase.FAILED, attempt.failed, attempt.message)
+    if verdict is None and attempt.failure is not None:
+        verdict = _failed(attempt.failure)
     if verdict is None and deadline is not None and observed.now >= deadline:
         limit = observed.job.spec.active_deadline_seconds
-        message = f"it ran for longer than activeDeadlineSeconds, {limit}"
-        verdict = _PhaseWithReason(Phase.FAILED, "DeadlineExceeded", message)
+        detail = f"it ran for longer than activeDeadlineSeconds, {limit}"
+        verdict = _failed(Failure(Reason.DEADLINE_EXCEEDED, detail))
     if verdict is None and observed.job.spec.suspend:
         verdict = _PhaseWithReason(Phase.SUSPENDED, "SuspendedByUser", "spec.suspend is true")
     if verdict is None and (queue := observed.admission) is not None and not queue.admitted:
         verdict = _PhaseWithReason(Phase.SUSPENDED, queue.reason, queue.message)
-    if verdict is None and stuck:
-        verdict = _PhaseWithReason(Phase.FAILED, NO_PROGRESS, stuck)
+    if verdict is None and stuck is not None:
+        verdict = _failed(stuck)
     if verdict is None:
         verdict = _progress(observed, attempt)
     running = verdict.phase is Phase.RUNNING
     times = [time for time in (attempt.retry_at, deadline) if time is not None]
     status = _status(
-        observed, verdict, attempt if running or attempt.failed or attempt.complete else None, metrics_due
+        observed, verdict, attempt if running or attempt.failure or attempt.complete else None, metrics_due
     )
     expiry = _expiry(status, observed.job.spec.ttl_seconds_after_finished)
     return Assessment(verdict.phase, status, min(times, default=None) if running else None, expiry)
@@ -129,15 +131,19 @@ def _finished(status: RLJobStatus) -> _PhaseWithReason | None:
     return None
 
 
-def _user_error(observed: Observed) -> _PhaseWithReason | None:
+def _failed(failure: Failure) -> _PhaseWithReason:
+    return _PhaseWithReason(Phase.FAILED, failure.reason, failure.detail)
+
+
+def _ended_by_role(observed: Observed) -> _PhaseWithReason | None:
     for pod in observed.pods:
         # What a container says in which code of users runs never ends the job.
         if (
             pod.role not in {Role.TRACKER, Role.ENVIRONMENT}
             and pod.exit is not None
-            and pod.exit.user_error is not None
+            and pod.exit.fatal is not None
         ):
-            return _PhaseWithReason(Phase.FAILED, "UserError", f"{pod.role}: {pod.exit.user_error}")
+            return _failed(pod.exit.fatal.said_by(pod.role))
     return None
 
 

@@ -60,4 +60,7 @@ def _failing(observed: Observed) -> Iterator[tuple[str, str]]:
         if pod.trouble is not None:
             yield pod.trouble.reason, f"{pod.name}: {pod.trouble.message}"
         elif pod.exit is not None and pod.exit.code != 0:
-            yield "TrackerFailed", f"{pod.name}: {pod.exit.user_error or pod.exit}"
+            yield (
+                "TrackerFailed",
+                f"{pod.name}: {pod.exit.fatal.detail if pod.exit.fatal is not None else pod.exit}",
+            )

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from rljob_core import worker_protocol
+from rljob_core.failures import Failure, Reason
 from rljob_operator.backoff import Backoff
 from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.decisions.conditions import ConditionValue
@@ -31,6 +32,7 @@ from rljob_operator.decisions.model_downloads import model_ready
 from rljob_operator.decisions.observe import Gang, GangState, Observed
 from rljob_operator.decisions.pods import PodExit
 from rljob_operator.decisions.trainer_size import all_nodes, decide_size, initial_nodes
+from rljob_operator.names import Role
 
 # Each look for what is missing costs the start of an attempt.
 _MISSING_SECONDS = 10.0
@@ -49,7 +51,7 @@ class Attempt:
         keep: whether the Job of this attempt should exist.
         reason, message: why, in CamelCase and for people.
         complete: whether training is finished.
-        failed: the reason for which the whole job fails; empty if it does not.
+        failure: why the whole job fails; None if it does not.
         retry_at: when to decide again; None if an event will come first.
         reduced: what the condition `TrainerReduced` says, if the next attempt has another number of nodes.
     """
@@ -61,7 +63,7 @@ class Attempt:
     reason: str
     message: str = ""
     complete: bool = False
-    failed: str = ""
+    failure: Failure | None = None
     retry_at: datetime | None = None
     reduced: ConditionValue | None = None
 
@@ -129,17 +131,8 @@ def _after_failure(observed: Observed, gang: Gang, backoff: Backoff) -> Attempt:
     pods = [pod for pod in observed.pods if pod.attempt == gang.attempt]
     exits = [pod.exit for pod in pods if pod.exit is not None]
     for end in exits:
-        if end.user_error is not None:
-            message = f"trainer: {end.user_error}"
-            return Attempt(
-                gang.attempt,
-                gang.nodes,
-                gang.failures,
-                keep=True,
-                reason="UserError",
-                message=message,
-                failed="UserError",
-            )
+        if end.fatal is not None:
+            return _failed(gang, gang.failures, end.fatal.said_by(Role.TRAINER))
     missing = next((end.unavailable for end in exits if end.unavailable is not None), None)
     taken = len(pods) < gang.nodes or any(p.evicted or p.terminating for p in pods)
     crashed = any(end.code not in {0, worker_protocol.EXIT_STOPPED} and not end.fenced for end in exits)
@@ -152,15 +145,10 @@ def _after_failure(observed: Observed, gang: Gang, backoff: Backoff) -> Attempt:
     limit = observed.job.spec.backoff_limit
     cause = "its pods were taken away" if taken and not crashed else _cause(gang, exits)
     if failures > limit:
-        return Attempt(
-            gang.attempt,
-            gang.nodes,
-            failures,
-            keep=True,
-            reason="BackoffLimitExceeded",
-            message=f"{failures} trainer attempts failed, spec.backoffLimit allows {limit}; the last one: {cause}",
-            failed="BackoffLimitExceeded",
+        detail = (
+            f"{failures} trainer attempts failed, spec.backoffLimit allows {limit}; the last one: {cause}"
         )
+        return _failed(gang, failures, Failure(Reason.BACKOFF_LIMIT_EXCEEDED, detail))
     in_a_row = 1 if _was_healthy(gang, backoff) else max(failures, 1)
     seconds = backoff.delay(in_a_row) if missing is None else _MISSING_SECONDS
     retry_at = (gang.ended or observed.now) + timedelta(seconds=seconds)
@@ -180,6 +168,18 @@ def _after_failure(observed: Observed, gang: Gang, backoff: Backoff) -> Attempt:
         reason, message = "Unavailable", f"trainer: {missing}"
     return Attempt(
         gang.attempt, gang.nodes, failures, keep=True, reason=reason, message=message, retry_at=retry_at
+    )
+
+
+def _failed(gang: Gang, failures: int, failure: Failure) -> Attempt:
+    return Attempt(
+        gang.attempt,
+        gang.nodes,
+        failures,
+        keep=True,
+        reason=failure.reason,
+        message=failure.detail,
+        failure=failure,
     )
 
 

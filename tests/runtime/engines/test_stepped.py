@@ -128,7 +128,7 @@ async def test_a_step_that_fails_ends_its_responses_and_no_others(model: Path) -
             event = (await gather(engine, [name]))[name]
             assert isinstance(event, Stopped)
             assert event.failure
-            reasons.append(event.reason)
+            reasons.append(str(event))
         assert reasons[0].startswith("NotFinite: version -1 ")
         assert reasons[1] == "EngineFailed: MemoryError: no room"
         assert reasons[2] == "EngineFailed: ValueError: logits of 1 sequences have the shape (40,)"

@@ -20,6 +20,7 @@ from tests.waiting import in_time, until_async, within
 
 from rljob_core import worker_protocol
 from rljob_core.errors import EnvironmentFailed
+from rljob_core.failures import Reason, failure_in
 from rljob_core.ports import ModelTurn
 from rljob_runtime.environments.link import EpisodePlayer
 from rljob_runtime.environments.messages import EnvironmentSetup
@@ -349,7 +350,10 @@ async def test_a_pod_whose_image_has_no_such_environment_is_never_ready(pods: Po
         await pods.add()
     (pod,) = pods.pods
     assert pod.process.returncode == worker_protocol.EXIT_USER_ERROR
-    assert pod.message.startswith("UserError: spec.rollout.environment.name ")
+    failure = failure_in(pod.message)
+    assert failure is not None
+    assert failure.reason is Reason.INVALID_SPEC
+    assert failure.detail.startswith("spec.rollout.environment.name ")
     assert "no_such_module" in pod.message
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from rljob_core.failures import Failure, Reason
 from rljob_core.messages import REWARD_BATCH, RewardBatch, RewardResult
 from rljob_core.messages.limits import LONGEST_WORDS, MESSAGE_RESULTS
 from rljob_runtime.messaging.reward_results import decode_results
@@ -35,7 +36,7 @@ def entry(**changes: str) -> str:
         (entry(reward="1e999"), "reward"),
         (entry(parts='{"f": NaN}'), "parts.f"),
         (entry(parts="[]"), "parts"),
-        (entry(error="7"), "error"),
+        (entry(failure="7"), "failure"),
         (entry(sample="{}"), "sample"),
     ],
 )
@@ -87,5 +88,7 @@ def test_no_more_results_are_read_than_a_message_holds(another: str) -> None:
 
 
 def test_a_long_error_is_cut() -> None:
-    _, failed = decode_results(message(entry(error=json.dumps("Why: " + "x" * 900_000))))
-    assert len(failed.error) == LONGEST_WORDS
+    _, failed = decode_results(
+        message(entry(failure=json.dumps({"reason": "RewardRaised", "detail": "x" * 900_000})))
+    )
+    assert failed.failure == Failure(Reason.REWARD_RAISED, "x" * LONGEST_WORDS)

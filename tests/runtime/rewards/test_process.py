@@ -300,7 +300,7 @@ async def test_the_digest_covers_the_result(model: Path) -> None:
         result = (await role.results(1))["g0.0"]
     fields = {
         "attempt": 0,
-        "error": "",
+        "failure": None,
         "kind": "reward",
         "parts": {"exact_match": result.reward},
         "payload_digest": result.payload_digest,
@@ -368,7 +368,7 @@ async def test_the_text_of_an_error_is_of_limited_length(model: Path, module: st
         await role.trajectories.put([trajectory("g0.0", "verbose x"), trajectory("g0.1", "good x")])
         results = await role.results(2)
     assert results["g0.0"].error.startswith(f"RewardRaised: {module}:act raised ValueError: xxx")
-    assert len(results["g0.0"].error) <= 500
+    assert len(results["g0.0"].failure.detail) <= 500
     assert re.search(rf"xxx \({module}\.py:\d+\)$", results["g0.0"].error)
     assert results["g0.1"].reward == 1.0
 
@@ -386,9 +386,9 @@ async def test_a_function_that_hears_no_signal_costs_its_chunk_nothing(module: s
     killed = f"RewardTimeout: {module}:act ran longer than {SHORT:g} s"
     expected = {"deaf": killed, "children": killed, "huge": f"RewardOutOfRange: {module}:act returned "}
     for word, outcome in zip(words, outcomes, strict=True):
-        assert outcome.error.startswith(expected.get(word, ""))
-        assert outcome.reward == (0.0 if outcome.error else 3.0)
-        assert bool(outcome.error) == (word in expected)
+        assert str(outcome.failure or "").startswith(expected.get(word, ""))
+        assert outcome.reward == (0.0 if outcome.failure else 3.0)
+        assert bool(outcome.failure) == (word in expected)
     with suppress(psutil.NoSuchProcess):
         child = psutil.Process(int((tmp_path / "child").read_text()))
         outlived = _alive(child)
@@ -405,7 +405,11 @@ async def test_two_functions_whose_scores_no_sum_can_hold_cost_their_answer_alon
     finally:
         await pool.close()
     assert [outcome.reward for outcome in found] == [3.0, 0.0, 3.0]
-    assert [outcome.error.partition(":")[0] for outcome in found] == ["", "RewardOutOfRange", ""]
+    assert [outcome.failure.reason if outcome.failure else "" for outcome in found] == [
+        "",
+        "RewardOutOfRange",
+        "",
+    ]
 
 
 async def test_tokens_that_are_none_fail_their_trajectory(model: Path) -> None:
@@ -479,11 +483,11 @@ async def test_a_pool_whose_idle_processes_were_killed_continues() -> None:
     try:
         await pool.start()
         for _ in range(2):
-            assert not (await pool.score(ScoringJob(0, False, "1"))).error
+            assert not (await pool.score(ScoringJob(0, False, "1"))).failure
             for process in _pool_processes():
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
-        assert not (await pool.score(ScoringJob(0, False, "1"))).error
+        assert not (await pool.score(ScoringJob(0, False, "1"))).failure
     finally:
         await pool.close()
     await until_async(lambda: not _pool_processes(), "end of the pool's processes")
@@ -499,7 +503,7 @@ async def test_a_pool_whose_idle_processes_take_no_answer_continues(monkeypatch:
         for process in _pool_processes():
             process.suspend()
         async with within(600):  # it waits three times as long as a start takes
-            assert not (await pool.score(ScoringJob(0, False, "1"))).error
+            assert not (await pool.score(ScoringJob(0, False, "1"))).failure
     finally:
         await pool.close()
 

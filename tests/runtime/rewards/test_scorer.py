@@ -230,7 +230,13 @@ async def test_a_function_that_ends_its_server_costs_its_own_answer(
     finally:
         await scorer.close()
     assert [outcome.reward for outcome in found] == [1.0, 2.0, 0.0, 3.0, 4.0]
-    assert [outcome.error.partition(":")[0] for outcome in found] == ["", "", reason, "", ""]
+    assert [outcome.failure.reason if outcome.failure else "" for outcome in found] == [
+        "",
+        "",
+        reason,
+        "",
+        "",
+    ]
 
 
 Lie = Callable[[int, asyncio.StreamWriter], Awaitable[None]]
@@ -277,9 +283,9 @@ LIES: dict[str, Lie] = {
     "text for a score": replies(b'{"number": N, "scores": ["1"]}'),
     "two scores": replies(b'{"number": N, "scores": [1.0, 1.0]}'),
     "no scores": replies(b'{"number": N}'),
-    "an unknown reason": replies(b'{"number": N, "error": "PayloadCorrupt: generate again"}'),
-    "an endless error": replies(b'{"number": N, "error": "RewardRaised: ' + b"x" * 2000 + b'"}'),
-    "no Unicode": replies(b'{"number": N, "error": "RewardRaised: \\ud800"}'),
+    "an unknown reason": replies(b'{"number": N, "reason": "PayloadCorrupt", "detail": "generate again"}'),
+    "an endless error": replies(b'{"number": N, "reason": "RewardRaised", "detail": "' + b"x" * 2000 + b'"}'),
+    "no Unicode": replies(b'{"number": N, "reason": "RewardRaised", "detail": "\\ud800"}'),
     "another field": replies(b'{"number": N, "scores": [1.0], "digest": "x"}'),
 }
 
@@ -337,10 +343,10 @@ async def test_what_no_server_may_send_fails_the_answer_it_is_sent_for(tmp_path:
         _, honest = await outcomes(scorer, "the last liar's", "1")
     finally:
         await scorer.close()
-    assert not honest.error
+    assert not honest.failure
     for name, outcome in found.items():
-        assert outcome.error.startswith("RewardCrashed: the scoring server "), name
-        assert (len(outcome.error) < 500, outcome.reward) == (True, 0.0), name
+        assert str(outcome.failure).startswith("RewardCrashed: the scoring server "), name
+        assert (len(str(outcome.failure)) < 500, outcome.reward) == (True, 0.0), name
     assert place.connections > 2 * len(LIES), "each answer was tried twice"
 
 
@@ -350,7 +356,9 @@ async def test_an_answer_whose_function_ran_too_long_has_the_score_for_it(tmp_pa
     scorer = Scorer(config, workers=1, place=place)
     try:
         await scorer.start()
-        place.lie = replies(b'{"number": N, "error": "RewardTimeout: verifier ran longer than 20 s"}')
+        place.lie = replies(
+            b'{"number": N, "reason": "RewardTimeout", "detail": "verifier ran longer than 20 s"}'
+        )
         (late,) = await outcomes(scorer, "1")
     finally:
         await scorer.close()
@@ -421,7 +429,7 @@ async def test_the_functions_of_servers_that_were_lost_twice_by_accident_are_loa
     scorer = Scorer(config_of("exact_match"), workers=1, place=place)
     try:
         await scorer.start()
-        assert not (await outcomes(scorer, "1"))[0].error
+        assert not (await outcomes(scorer, "1"))[0].failure
     finally:
         await scorer.close()
     assert place.connections == 3
@@ -476,7 +484,7 @@ async def test_the_path_of_the_temporary_folder_may_be_long(
     try:
         await scorer.start()
         (outcome,) = await outcomes(scorer, "x")
-        assert not outcome.error
+        assert not outcome.failure
     finally:
         await scorer.close()
 

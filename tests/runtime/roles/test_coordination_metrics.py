@@ -9,6 +9,7 @@ import pytest
 from small_config import small_config
 
 from rljob_core.actions import OwnHeartbeat
+from rljob_core.failures import Failure, Reason
 from rljob_core.planner import Planner
 from rljob_core.planner.context import Decision
 from rljob_core.planner.engine_choice import EngineView
@@ -75,7 +76,7 @@ def test_a_stage_that_has_nothing_to_do_starves_from_one_heartbeat_to_the_next(p
         clock.now += 1.5
     assert recorded(recorder, Metrics.STARVED_SECONDS)["reward",] == 3.0
     assert recorded(recorder, Metrics.RUNNING) == {(): 1.0}
-    planner.state.apply(JobFinished("Failed", "why"))
+    planner.state.apply(JobFinished(Failure(Reason.UNKNOWN, "why")))
     metrics.decided([OwnHeartbeat()], NOTHING, planner)
     assert recorded(recorder, Metrics.STARVED_SECONDS)["reward",] == 3.0
     assert recorded(recorder, Metrics.RUNNING) == {(): 0.0}

@@ -34,6 +34,7 @@ from rljob_core.actions import (
     StreamLimit,
 )
 from rljob_core.errors import Fenced, SpecError
+from rljob_core.failures import Failure, Reason
 from rljob_core.messages import (
     EngineDied,
     EngineGone,
@@ -166,7 +167,7 @@ def test_the_end_of_a_coordinator_that_was_replaced(world: LoggedWorld, tmp_path
 
 
 def test_a_job_that_failed(world: LoggedWorld, tmp_path: Path):
-    world.observe(RoleFailed("trainer", "out of memory"))
+    world.observe(RoleFailed("trainer", Failure(Reason.OUT_OF_MEMORY, "out of memory")))
     assert replay(tmp_path / "c3.jsonl").difference is None
 
 
@@ -296,7 +297,7 @@ NOT_IN_THAT_JOB = [
     OptimizerReset(1, 3, "step-000002", None),
     SamplesLost("sums-reward-0", 3, "no space left on device"),
     SamplesLost("sums-reward-0", 3, ""),
-    RoleFailed("trainer", "why"),
+    RoleFailed("trainer", Failure(Reason.OUT_OF_MEMORY, "why")),
     StepProposed(COMMIT, StepStats(loss=NAN, grad_norm=float("inf"))),
     CheckRewards(1),
     ListProgress(),

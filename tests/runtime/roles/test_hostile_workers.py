@@ -16,6 +16,7 @@ from tests.waiting import HANG, in_time, within
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import StoreFull
+from rljob_core.failures import Failure, Reason
 from rljob_core.messages import (
     COORDINATOR_EVENT,
     ENGINE_SIGNAL,
@@ -94,7 +95,7 @@ def test_an_event_that_cannot_be_is_refused(sender: str, data: bytes) -> None:
 def test_a_site_sends_events_of_engines_only() -> None:
     """What a stream has from a site has a header that the hub's server writes."""
     gone = COORDINATOR_EVENT.dump_json(EngineGone("pod-0.a"))
-    failed = COORDINATOR_EVENT.dump_json(RoleFailed("trainer", "forged", 1))
+    failed = COORDINATOR_EVENT.dump_json(RoleFailed("trainer", Failure(Reason.UNKNOWN, "forged"), 1))
     from_site = {SOURCE: "RLJOB_events:abc 1 > > rljob.events.trainer"}
     messages = WorkerMessages()
     assert messages.event(Message(1, "rollout", gone, from_site)) is not None
@@ -142,18 +143,20 @@ async def job(
     await mine.close()
 
 
-@pytest.mark.parametrize("job", [RoleFailed("rollout", "the file is away")], indirect=True)
+@pytest.mark.parametrize(
+    "job", [RoleFailed("rollout", Failure(Reason.UNKNOWN, "the file is away"))], indirect=True
+)
 async def test_a_failure_under_an_earlier_coordinator_ends_no_job(
     job: tuple[NatsStore, asyncio.Task[None]],
 ) -> None:
     store, _ = job
-    await publish_event(store, RoleFailed("rollout", "now"))
+    await publish_event(store, RoleFailed("rollout", Failure(Reason.UNKNOWN, "now")))
     async with within():
         async for batch in store.read(Channel.LEDGER):
             records = [record for message in batch for record in decode_batch(message.data).records]
-            if ends := [record.message for record in records if isinstance(record, JobFinished)]:
+            if ends := [record.failure for record in records if isinstance(record, JobFinished)]:
                 break
-    assert ends == ["rollout: now"]
+    assert ends == [Failure(Reason.UNKNOWN, "rollout: now")]
 
 
 @pytest.mark.parametrize("decodes", [False, True], ids=["nonsense", "heartbeats"])

@@ -18,6 +18,7 @@ from rljob_cli.audit.evidence import Evidence, ManifestFile
 from rljob_cli.audit.read import collect
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import CorruptLedger, SpecError
+from rljob_core.failures import Failure, Reason
 from rljob_core.job_state import JobState
 from rljob_core.messages import STEP_METRICS, VERSION_ANNOUNCED
 from rljob_core.ports import Channel
@@ -154,7 +155,7 @@ async def test_an_optimizer_state_of_before_is_taken_if_that_of_the_version_is_g
 
 async def test_an_ended_job_continues(place: Place):
     ended = job_with_checkpoints()
-    ended.write(JobFinished("Failed", "weights"), GroupAborted("g6", "JobFinished"))
+    ended.write(JobFinished(Failure(Reason.WEIGHTS_DAMAGED, "weights")), GroupAborted("g6", "JobFinished"))
     await place.leave(ended)
     await place.back_to(2)
     state = await place.state()
@@ -164,7 +165,9 @@ async def test_an_ended_job_continues(place: Place):
 
 async def test_a_failed_job_is_opened_again_and_loses_nothing_that_was_committed(place: Place):
     ended = job_with_checkpoints()
-    ended.write(JobFinished("Failed", "mine:score raised"), GroupAborted("g6", "JobFinished"))
+    ended.write(
+        JobFinished(Failure(Reason.REWARD_RAISED, "mine:score raised")), GroupAborted("g6", "JobFinished")
+    )
     await place.leave(ended)
     assert await place.reopen() == Reopened(3, "mine:score raised")
     state = await place.state()
@@ -182,7 +185,7 @@ async def test_a_job_that_has_not_ended_or_has_all_of_its_steps_is_not_opened_ag
 ):
     ended = job_with_checkpoints()
     if is_finished:
-        ended.write(JobFinished("Succeeded"), GroupAborted("g6", "JobFinished"))
+        ended.write(JobFinished(), GroupAborted("g6", "JobFinished"))
     await place.leave(ended)
     before = await place.store.depths()
     assert await place.reopen(steps=3) is None
@@ -191,9 +194,7 @@ async def test_a_job_that_has_not_ended_or_has_all_of_its_steps_is_not_opened_ag
 
 async def test_a_finished_job_is_opened_again_for_more_steps(place: Place):
     ended = job_with_checkpoints()
-    ended.write(
-        CheckpointSaved(3, 1, "step-000003"), JobFinished("Succeeded"), GroupAborted("g6", "JobFinished")
-    )
+    ended.write(CheckpointSaved(3, 1, "step-000003"), JobFinished(), GroupAborted("g6", "JobFinished"))
     await place.leave(ended)
     assert await place.reopen(steps=4) == Reopened(3, "")
     state = await place.state()

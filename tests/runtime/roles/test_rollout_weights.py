@@ -77,7 +77,7 @@ async def test_an_engine_stays_on_its_version_and_catches_up(
     stores["a-0"].trouble, stores["a-0"].from_version = trouble, 2
     async with Roles(config, model, weights=stores.__getitem__) as roles:
         stuck = await in_time(signals(roles, "a-0", lambda s: bool(s.stuck)))
-        assert stuck.stuck.endswith(f": {trouble}")
+        assert stuck.stuck_detail == str(trouble)
         assert (stuck.version, stuck.draining) == (1, draining) or stuck.version == 0
         # The other one's work goes on, and takes over what waited here.
         await in_time(roles.until(lambda m: m.version >= 4))

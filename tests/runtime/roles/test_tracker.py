@@ -22,6 +22,7 @@ from sample_answers import answer, keep
 from tests.waiting import until
 
 from rljob_core.config import JobConfig
+from rljob_core.failures import Failure, Reason, failure_in
 from rljob_core.messages import STEP_METRICS, StepMetrics, StepStats
 from rljob_core.ports import Channel
 from rljob_core.spec import RLJobSpec
@@ -210,7 +211,10 @@ def test_a_run_ends_with_the_job_and_continues_if_it_is_opened_again(
     make: Callable[..., TrackerProcess],
 ) -> None:
     tracker = make()
-    tracker.publish(commit(1), StepMetrics(1, 1, 1.0, finished="Failed", message="no room"))
+    tracker.publish(
+        commit(1),
+        StepMetrics(1, 1, 1.0, finished="Failed", failure=Failure(Reason.STREAM_TOO_SMALL, "no room")),
+    )
     tracker.start()
     tracker.until(lambda: {"closed": "Failed"} in tracker.rows())
     tracker.publish(commit(2), StepMetrics(2, 2, 1.0, finished="Succeeded"))
@@ -300,7 +304,8 @@ def test_a_tracker_that_fails_ends_its_process_and_says_why(
     tracker.until(lambda: tracker.sequences() == [1])
     tracker.publish(commit(2))
     assert tracker.end(0) == 4
-    assert (tracker.folder / "termination").read_text() == f"Unavailable: spec.trackers[0]: {words}"
+    failure = failure_in((tracker.folder / "termination").read_text())
+    assert failure == Failure(Reason.RESOURCE_MISSING, f"spec.trackers[0]: {words}")
     assert tracker.sequences() == [1]
 
 
@@ -316,9 +321,12 @@ def test_a_tracker_that_is_further_than_the_stream_says_what_to_do(
     tracker.publish(commit(2))
     tracker.start()
     assert tracker.end(0) == 2
-    said = (tracker.folder / "termination").read_text()
+    failure = failure_in((tracker.folder / "termination").read_text())
+    assert failure is not None
+    assert failure.reason is Reason.INVALID_SPEC
+    said = failure.detail
     assert said.startswith(
-        "UserError: spec.trackers[0]: the tracker Diary has the metrics up to line 3, but the job's stream ends at "
+        "spec.trackers[0]: the tracker Diary has the metrics up to line 3, but the job's stream ends at "
         "line 1: "
     )
     assert "name another directory, project or experiment" in said

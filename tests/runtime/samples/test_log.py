@@ -21,6 +21,7 @@ from tests.runtime.full_disk import files_of_at_most
 from tests.waiting import until
 
 from rljob_core.errors import StorageRefused
+from rljob_core.failures import Failure, Reason
 from rljob_runtime.messaging.wire import decode, encode
 from rljob_runtime.samples import log as log_module
 from rljob_runtime.samples.places import SampleFolder, open_samples
@@ -237,7 +238,7 @@ def test_what_waits_does_not_keep_the_message_that_it_came_with(tmp_path: Path) 
 def test_an_answer_that_cannot_be_kept_costs_itself(tmp_path: Path) -> None:
     odd = answer("g1.0", response="x")
     odd.trajectory.segments[1].tokens[0] = -5
-    broken = answer("g2.0", error="RewardRaised: \ud800")
+    broken = answer("g2.0", failure=Failure(Reason.REWARD_RAISED, "\ud800"))
     log = sample_log(tmp_path)
     for one in (answer("g0.0"), odd, broken):
         log.offer(one)

@@ -13,6 +13,7 @@ import pytest
 from sample_answers import answer, keep
 
 from rljob_core.errors import StoreUnavailable
+from rljob_core.failures import Failure, Reason
 from rljob_core.records import FED, FedMicroBatch, FedTrajectory
 from rljob_core.trajectory import VersionSpan
 from rljob_runtime.samples.places import SampleFolder
@@ -40,8 +41,8 @@ def run(tmp_path: Path) -> Path:
         samples,
         answer("g0.0", prompt="One", reward=1.0, at=1),
         answer("g0.1", prompt="One", reward=0.0, at=2),
-        answer("g1.0", prompt="Two", error="RewardTimeout: 30 s", at=3),
-        answer("g1.1", prompt="Two", error="RewardTimeout: 30 s", at=3),
+        answer("g1.0", prompt="Two", failure=Failure(Reason.REWARD_TIMEOUT, "30 s"), at=3),
+        answer("g1.1", prompt="Two", failure=Failure(Reason.REWARD_TIMEOUT, "30 s"), at=3),
         answer("e4-0.0", prompt="One again", reward=1.0, at=4),
         answer("e4-0.1", prompt="One again", reward=0.0, at=4),
         writer="reward-0.a",

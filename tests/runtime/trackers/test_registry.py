@@ -12,6 +12,7 @@ import pytest
 from installed import install
 
 from rljob_core.errors import ResourceMissing, SpecError
+from rljob_core.failures import Failure, Reason, failure_in
 from rljob_core.messages import STEP_METRICS, StepMetrics, StepStats
 from rljob_core.metrics_history import SeenLines
 from rljob_core.ports import Message
@@ -92,8 +93,8 @@ def test_the_process_of_a_python_that_is_none_says_so(
     monkeypatch.setenv("RLJOB_TERMINATION_LOG", str(tmp_path / "termination"))
     code = subprocess.run([sys.executable, "-m", "rljob_runtime.main", "tracker"], check=False).returncode
     assert code == 2
-    said = "UserError: RLJOB_TRACKER_PYTHON: /nowhere/python does not start: No such file or directory"
-    assert (tmp_path / "termination").read_text() == said
+    said = "RLJOB_TRACKER_PYTHON: /nowhere/python does not start: No such file or directory"
+    assert failure_in((tmp_path / "termination").read_text()) == Failure(Reason.INVALID_SPEC, said)
 
 
 def test_what_trackers_are_sent_of_a_spec_has_no_secrets() -> None:
@@ -138,7 +139,7 @@ def test_a_point_has_the_numbers_of_its_line() -> None:
         stats=stats,
         aborted={"Stale": 3},
         trajectories={"consumed": 9},
-        message="x",
+        failure=Failure(Reason.UNKNOWN, "x"),
     )
     (point,) = points(SeenLines(), Message(11, "steps", STEP_METRICS.dump_json(line)))
     assert (point.sequence, point.step, point.kind) == (11, 7, "commit")

@@ -10,6 +10,7 @@ from sample_answers import answer, keep
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
+from rljob_core.failures import Failure, Reason
 from rljob_core.ports import SampleTable, TrackedPoint
 from rljob_core.spec import RLJobSpec
 from rljob_runtime.trackers import sample_tables
@@ -72,7 +73,7 @@ def test_the_table_of_an_evaluation_has_its_answers_once_all_are_stored(tmp_path
     keep(
         tmp_path / "samples",
         answer("e2-1.0", prompt="2+3=", response="4", reward=0.0),
-        answer("e2-1.1", prompt="2+3=", error="RewardRaised: x"),
+        answer("e2-1.1", prompt="2+3=", failure=Failure(Reason.REWARD_RAISED, "x")),
         answer("e4-0.0", response="of another version"),
         answer("g0.0", response="of training"),
         writer="r.2",

@@ -16,7 +16,7 @@ from torch import Tensor
 from rljob_contract.samples import job_config, random_samples
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import JobFailed, SpecError
-from rljob_core.faults import TRAINING, fault_of_words
+from rljob_core.failures import Reason
 from rljob_core.spec.training import INTERCHANGEABLE
 from rljob_runtime.model.causal import decoder_layers
 from rljob_runtime.roles.trainer.poison import in_micro_batch
@@ -198,9 +198,7 @@ def test_out_of_memory_names_the_batch_and_what_to_lower(error: Exception) -> No
     )
     assert "activationCheckpointing" in message
     # The error names fields that the user may lower, but the manifest is not what is wrong.
-    assert (
-        fault_of_words(f"trainer: {in_micro_batch(caught.value, step=7, number=0, samples=[])}") is TRAINING
-    )
+    assert in_micro_batch(caught.value, step=7, number=0, samples=[]).reason is Reason.OUT_OF_MEMORY
 
 
 def test_any_other_error_stays_what_it_is() -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
+from rljob_core.failures import Failure
 from rljob_core.job_state import Commit, GroupState, JobState, Untrained
 from rljob_core.messages.limits import LARGEST_SNAPSHOT
 from rljob_core.records import (
@@ -49,9 +50,9 @@ class _Snapshot:
     aborted: dict[str, int]
     attempts_failed: dict[str, int]
     lineage: dict[int, str]
-    given_up: tuple[str, ...]
+    given_up: tuple[Failure, ...]
     untrained: tuple[Untrained, ...]
-    format: Literal[2] = 2
+    format: Literal[3] = 3
 
 
 _SNAPSHOT: TypeAdapter[_Snapshot] = TypeAdapter(_Snapshot)

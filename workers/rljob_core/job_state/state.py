@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from rljob_core.errors import ProtocolViolation
+from rljob_core.failures import Failure, Reason
 from rljob_core.job_state.dispatch_order import DispatchOrder
 from rljob_core.job_state.groups import GroupState, Sibling, Untrained
 from rljob_core.job_state.sibling_index import SiblingIndex
@@ -77,7 +78,7 @@ class JobState:
         self.evaluated: dict[int, Evaluated] = {}
         self.finished: JobFinished | None = None
         self.replaced: Counter[str] = Counter()  # groups replaced since the last commit, by reason
-        self.given_up: list[str] = []  # why the newest of them could not be generated or scored
+        self.given_up: list[Failure] = []  # why the newest of them could not be generated or scored
         self.untrained: list[Untrained] = []  # those of them that have rewards
         self.counts: Counter[str] = Counter()  # planned, generated, consumed
         self.aborted: Counter[str] = Counter()  # trajectories by reason
@@ -337,7 +338,9 @@ class JobState:
                 sibling.deaths = 0
                 self._index.update(sibling)
         if record.detail:
-            self.given_up = [*self.given_up, record.detail][-GIVEN_UP:]
+            word = next(iter(record.causes.values()), record.reason)
+            why = Failure(Reason.of_attempts(word), record.detail)
+            self.given_up = [*self.given_up, why][-GIVEN_UP:]
 
     def _commit(self, record: StepCommitted) -> None:
         for group in self.buffers.consume(record.version - 1):

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from rljob_core.failures import Failure
 from rljob_core.messages.metrics import StepStats
 from rljob_core.records import StepCommitted
 from rljob_core.words import exit_in_words
@@ -171,7 +172,7 @@ class SamplesLost:
 
 @dataclass(frozen=True, slots=True)
 class RoleFailed:
-    """A role cannot continue: the job fails with this message for the user.
+    """A role cannot continue: the job fails.
 
     It counts for the coordinator that is in charge when it is sent. If it holds under a later one, the role says so
     again.
@@ -181,7 +182,7 @@ class RoleFailed:
     """
 
     role: str
-    message: str
+    failure: Failure
     attempt: int = 0
     kind: Literal["role_failed"] = "role_failed"
 

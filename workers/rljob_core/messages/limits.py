@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from enum import Enum
 from typing import Any, TypeVar
 
 from rljob_core.messages.metrics import StepStats
@@ -46,7 +47,7 @@ LONGEST_WORDS = 4096
 LARGEST_NUMBER = 2**53
 """What JSON readers of any language hold exactly."""
 
-_WORDS = frozenset({"detail", "error", "message", "reason", "stuck"})
+_WORDS = frozenset({"detail", "error", "message", "reason", "stuck_detail"})
 _PATTERNS = {
     # Part of subjects and keys, where `*` and `>` mean others.
     "engine": re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*"),
@@ -94,7 +95,7 @@ def _checked(value: Any) -> Any:
 
 def _field(name: str, value: Any, *, statistics: bool) -> Any:
     match value:
-        case bool() | None:
+        case bool() | Enum() | None:
             return value
         case int():
             if not 0 <= value <= LARGEST_NUMBER:

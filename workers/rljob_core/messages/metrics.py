@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import TypeAdapter
 
+from rljob_core.failures import Failure
 from rljob_core.messages.signals import WeightSwap
 from rljob_core.omitted import OMITTED_IF_EMPTY, OMITTED_IF_NONE
 from rljob_core.records import PipelineSet
@@ -114,7 +115,7 @@ class StepMetrics:
         pools: speeds of the engines by pool, in a job that has a pool of scaling policy Internal.
         swaps: swaps of weights since the line before, by engine, 64 at most; after a coordinator is replaced, the
             newest ones come again.
-        finished, message: the job's outcome, once it has ended.
+        finished, failure: the job's outcome, once it has ended, and why it has failed, if it has.
         gone_back: the user has gone back to `version`: earlier lines about later versions, or an end, do not count.
     """
 
@@ -153,7 +154,7 @@ class StepMetrics:
     room_refused: Annotated[str, OMITTED_IF_EMPTY] = ""
     room_wanted: Annotated[int, OMITTED_IF_EMPTY] = 0
     finished: str = ""
-    message: str = ""
+    failure: Annotated[Failure | None, OMITTED_IF_NONE] = None
     gone_back: bool = False
     last_version: Annotated[int, OMITTED_IF_EMPTY] = 0
     optimizer_reset: Annotated[str, OMITTED_IF_EMPTY] = ""

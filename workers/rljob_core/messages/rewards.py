@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import FiniteFloat, TypeAdapter
+
+from rljob_core.failures import Failure
+from rljob_core.omitted import OMITTED_IF_NONE
 
 REWARD_QUEUE = "reward"
 """The durable queue over the trajectory stream that reward workers share."""
@@ -32,7 +35,7 @@ class RewardResult:
         payload_digest: digest of the payload that was scored.
         parts: the parts of the reward, by name.
         digest: digest of this result, for the audit.
-        error: `<reason>: <detail>` if the reward function failed; empty otherwise.
+        failure: why it has no score; None if it has.
         sample: `sampled` or `greedy`.
     """
 
@@ -42,9 +45,14 @@ class RewardResult:
     reward: FiniteFloat
     parts: dict[str, FiniteFloat]
     digest: str
-    error: str = ""
+    failure: Annotated[Failure | None, OMITTED_IF_NONE] = None
     sample: str = "sampled"
     kind: Literal["reward"] = "reward"
+
+    @property
+    def error(self) -> str:
+        """The failure in words; empty if there is none."""
+        return str(self.failure or "")
 
 
 @dataclass(frozen=True, slots=True)

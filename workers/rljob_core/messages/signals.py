@@ -14,9 +14,11 @@ SITE_SIGNALS = "site."
 """First part of the keys of sites: `site.<site>` holds the instance of the coordinator whose heartbeat came back from
 there last."""
 AWAITED = "WeightsAwaited"
-"""First word of `EngineSignal.stuck` of an engine whose site does not have the announced weights yet."""
+"""`EngineSignal.stuck` of an engine whose site does not have the announced weights yet."""
 REJECTED = "WeightsRejected"
-"""First word of `EngineSignal.stuck` of an engine whose newest weights do not match their manifest."""
+"""`EngineSignal.stuck` of an engine whose newest weights do not match their manifest."""
+UNAVAILABLE = "WeightsUnavailable"
+"""`EngineSignal.stuck` of an engine whose weights the store does not deliver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ class EngineSignal:
         tokens: generated since it started.
         draining: whether it takes no more work.
         started: seconds since 1970. Of two instances of one pod the later one is alive.
-        stuck: why it cannot load the newest weights now; it is only given what its own weights may generate.
+        stuck, stuck_detail: why it cannot load the newest weights now, as one of the words above and for people; empty
+            if it can. It is only given what its own weights may generate.
         profile: of its decode steps, once they have been measured.
         context: tokens, prompts and responses, of the running trajectories; 0 if the engine does not say.
         kv_tokens: how many tokens its KV cache holds; None if the engine does not say, or any number.
@@ -103,6 +106,7 @@ class EngineSignal:
     draining: bool = False
     started: float = 0.0
     stuck: str = ""
+    stuck_detail: str = ""
     profile: EngineProfile | None = None
     context: int = 0
     kv_tokens: int | None = None

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from rljob_core.failures import Failure
 from rljob_core.omitted import OMITTED_IF_EMPTY, OMITTED_IF_NONE
 from rljob_core.trajectory import VersionSpan
 
@@ -107,11 +108,10 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The job is over, with this outcome."""
+    """The job is over; it has succeeded if there is no failure."""
 
     epoch: int
-    outcome: str
-    message: str = ""
+    failure: Annotated[Failure | None, OMITTED_IF_NONE] = None
     retention: Annotated[Retention | None, OMITTED_IF_NONE] = None
     kind: Literal["finish"] = "finish"
 

@@ -17,16 +17,16 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from rljob_core.actions import GrowStream, MeasurePrompts, PromptsMeasured, PublishMetrics, StreamLimit
+from rljob_core.failures import Reason
 from rljob_core.job_state import GroupState, Sibling
 from rljob_core.planner import endings
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.evaluation import prompt_of
 from rljob_core.planner.metrics_line import metrics_line
-from rljob_core.records import JobFinished
 from rljob_core.streams_budget import payload_bytes
 from rljob_core.trajectory import State, group_id
 
-UNSENDABLE = "PromptUnsendable"
+UNSENDABLE = Reason.PROMPT_UNSENDABLE
 """Why a group ends whose prompt cannot be sent to any engine: too long, no text, or its data raises an error."""
 STUCK_HEARTBEATS = 30
 """Own heartbeats (one a second) for which a step that does not fit waits for a larger stream before the job ends."""
@@ -105,7 +105,7 @@ def _give_up_prompt(context: PlannerContext, prompt: int, reason: str, *, evalua
         unsent = [sibling.id for sibling in group.siblings if sibling.payload is None]
         if not unsent:
             return  # all of it is generated: no engine needs the prompt
-        causes = dict.fromkeys(unsent, UNSENDABLE)
+        causes: dict[str, str] = dict.fromkeys(unsent, UNSENDABLE)
         said = reason[: endings.DETAIL_CHARACTERS]
         detail = f"prompt {prompt} ({group.id}): {UNSENDABLE}: {said}: mend its row in its place"
         endings.abort_group(context, group.id, "PromptExhausted", causes, detail=detail)
@@ -251,16 +251,14 @@ def _give_up(context: PlannerContext, found: Allowance, short: float) -> None:
     room.heartbeats = max(room.heartbeats, 1)
     if room.heartbeats > STUCK_HEARTBEATS:
         data, needed = context.spec.data, room.limit + short
-        endings.finish_job(
+        endings.fail_job(
             context,
-            JobFinished(
-                "Failed",
-                f"the trajectory stream holds {_megabytes(room.limit)} MB and step {state.version} needs "
-                f"{_megabytes(needed)} MB ({room.refused}): give the NATS server or its account more storage, or lower "
-                f"spec.rollout.sampling.maxTokens ({context.spec.rollout.sampling.max_tokens}). Shorter prompts or a "
-                f"smaller step (spec.data.promptsPerStep is {data.prompts_per_step}, groupSize {data.group_size}) need "
-                "another job: spec.data is immutable",
-            ),
+            Reason.STREAM_TOO_SMALL,
+            f"the trajectory stream holds {_megabytes(room.limit)} MB and step {state.version} needs "
+            f"{_megabytes(needed)} MB ({room.refused}): give the NATS server or its account more storage, or lower "
+            f"spec.rollout.sampling.maxTokens ({context.spec.rollout.sampling.max_tokens}). Shorter prompts or a "
+            f"smaller step (spec.data.promptsPerStep is {data.prompts_per_step}, groupSize {data.group_size}) need "
+            "another job: spec.data is immutable",
         )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from rljob_core.actions import PublishMetrics, SendToEngine, SendToTrainer
+from rljob_core.failures import Failure, Reason
 from rljob_core.job_state import Sibling
 from rljob_core.messages import Cancel, Finish, Retention
 from rljob_core.planner.context import PlannerContext
@@ -121,11 +123,16 @@ def cancel(context: PlannerContext, engine: str, keys: Sequence[AttemptKey], *, 
     context.act(SendToEngine(engine, (Cancel(trajectories, attempts),), site))
 
 
-def finish_job(context: PlannerContext, outcome: JobFinished) -> None:
+def fail_job(context: PlannerContext, reason: Reason, detail: str) -> None:
+    """End the job because it cannot continue."""
+    finish_job(context, Failure(reason, detail))
+
+
+def finish_job(context: PlannerContext, failure: Failure | None = None) -> None:
     """End the job for good, unless it has ended already: abort its open groups and tell the trainer."""
     if context.state.finished is not None:
         return
-    context.emit(outcome)
+    context.emit(JobFinished(failure))
     abort_all_groups(context)
     if context.state.trainer is not None:
         send_finish_if_over(context, context.state.trainer.attempt)
@@ -136,7 +143,7 @@ def send_finish_if_over(context: PlannerContext, attempt: int) -> bool:
     """Send `Finish` to a trainer attempt if the job is over; return whether it is."""
     end = context.state.finished
     if end is not None:
-        finish = Finish(context.epoch, end.outcome, end.message, retention(context))
+        finish = Finish(context.epoch, end.failure, retention(context))
         context.act(SendToTrainer(attempt, finish))
     return end is not None
 
@@ -163,15 +170,15 @@ def finish_if_due(context: PlannerContext) -> None:
     batch = spec.data.prompts_per_step
     given_up, lost = state.replaced["PromptExhausted"], state.replaced["PayloadLost"]
     if given_up > batch:
-        causes = "; ".join(state.given_up)
-        message = f"{given_up} prompts of step {state.version} were given up: {causes}"
-        finish_job(context, JobFinished("Failed", message))
+        ((reason, _),) = Counter(failure.reason for failure in state.given_up).most_common(1)
+        causes = "; ".join(failure.detail for failure in state.given_up)
+        fail_job(context, reason, f"{given_up} prompts of step {state.version} were given up: {causes}")
         return
     if lost > LOST_BATCHES * batch:
-        message = f"the payloads of {lost} groups were missing when step {state.version} was to train on them"
-        finish_job(context, JobFinished("Failed", message))
+        detail = f"the payloads of {lost} groups were missing when step {state.version} was to train on them"
+        fail_job(context, Reason.PAYLOADS_LOST, detail)
         return
     evaluated = spec.evaluation is None or last in state.evaluated
     saved = state.checkpoint is not None and state.checkpoint.version >= last
     if state.version >= last and evaluated and saved:
-        finish_job(context, JobFinished("Succeeded"))
+        finish_job(context)

@@ -36,7 +36,7 @@ class EngineView:
         heartbeats_behind: own heartbeats in a row at which it held less, or older weights, than it was sent.
         draining: whether it takes no more work.
         started: when it started, on a clock that the instances of its pod share; seconds.
-        stuck: why it cannot load newer weights now; empty if it can.
+        stuck, stuck_detail: why it cannot load newer weights now; empty if it can.
         profile: of its decode steps; None as long as it has not measured any.
         running, context: trajectories that it generates, by its last signal, and the tokens that these have together.
         kv_tokens: how many tokens its KV cache holds; None if it does not say, or any number.
@@ -60,6 +60,7 @@ class EngineView:
     draining: bool = False
     started: float = 0.0
     stuck: str = ""
+    stuck_detail: str = ""
     profile: EngineProfile | None = None
     running: int = 0
     context: int = 0

@@ -13,6 +13,7 @@ from rljob_core.messages import (
     LONGEST,
     REJECTED,
     RELEASED,
+    UNAVAILABLE,
     EngineDied,
     EngineGone,
     EngineSignal,
@@ -40,7 +41,7 @@ UNNAMED = "EngineFailed"
 """Reason of an end for which an engine gives no word that could be counted."""
 _KILLED = "EngineLost: engines died while they generated its answers"
 """What a held-out prompt is given up for if its answers kill engines."""
-CARRIED = frozenset({REJECTED, "WeightsUnavailable", RELEASED})
+CARRIED = frozenset({REJECTED, UNAVAILABLE, RELEASED})
 """Why an engine gives back what another engine may continue: it has not begun it, or was asked to release it."""
 
 
@@ -69,7 +70,7 @@ def on_signal(context: PlannerContext, seen: SignalSeen) -> None:
     view.version = signal.version
     view.held = signal.held
     view.draining = signal.draining or signal.engine in liveness.leaving
-    view.stuck = signal.stuck
+    view.stuck, view.stuck_detail = signal.stuck, signal.stuck_detail
     view.profile = signal.profile
     view.running, view.context, view.kv_tokens = signal.running, signal.context, signal.kv_tokens
     view.longest = signal.longest[:LONGEST]

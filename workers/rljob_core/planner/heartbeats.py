@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from rljob_core.failures import Failure, Reason
 from rljob_core.messages import AWAITED, REJECTED
 from rljob_core.planner import dispatch, endings, engines, site_marks, sites, training
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView
 from rljob_core.planner.site_links import AWAY_HEARTBEATS
-from rljob_core.records import JobFinished
 from rljob_core.site_actions import SiteHeartbeat
 
 RESEND_HEARTBEATS = 5
@@ -61,7 +61,7 @@ def on_site_heartbeat(context: PlannerContext, beat: SiteHeartbeat) -> None:
     engines.end_losses(context, site)
     here = [v for v in context.liveness.engines.values() if v.site == site]
     for view in here:
-        view.awaiting = view.awaiting + 1 if view.stuck.startswith(AWAITED) else 0
+        view.awaiting = view.awaiting + 1 if view.stuck == AWAITED else 0
     link.lacks_weights = any(view.awaiting >= AWAY_HEARTBEATS for view in here)
     _end_leases(context, site)
     if _send_again(context, site):
@@ -110,7 +110,7 @@ def _is_behind(context: PlannerContext, view: EngineView) -> bool:
     On a store that loses nothing this happens only by chance, and a message that is sent twice does no harm. An engine
     that awaits weights has the announcement, and so has one that says so.
     """
-    waits = view.draining or view.stuck.startswith(AWAITED)
+    waits = view.draining or view.stuck == AWAITED
     lags = max(view.version, view.announced) < context.state.version and not waits
     view.heartbeats_behind = view.heartbeats_behind + 1 if lags or view.held < view.assigned else 0
     stored = bool(view.site) and context.transfers.of(view.site).outbox > 0
@@ -125,14 +125,12 @@ def _check_rejected_weights(context: PlannerContext) -> None:
     """
     liveness, version = context.liveness, context.state.version
     views = liveness.engines.values()
-    rejected = [
-        v.stuck for v in views if v.version < version and v.reachable and v.stuck.startswith(REJECTED)
-    ]
+    rejected = [v.stuck_detail for v in views if v.version < version and v.reachable and v.stuck == REJECTED]
     by_all = bool(rejected) and len(rejected) == len(views)
     liveness.rejected_heartbeats = liveness.rejected_heartbeats + 1 if by_all else 0
     if liveness.rejected_heartbeats > REJECTED_HEARTBEATS:
-        message = (
+        detail = (
             f"no engine can use the weights of version {version}: {rejected[0]}. Going back gives up what came after: "
             f"rljob run … --resume --from-version {version - 1}, or an earlier one"
         )
-        endings.finish_job(context, JobFinished("Failed", message))
+        endings.finish_job(context, Failure(Reason.WEIGHTS_DAMAGED, detail, from_version=version - 1))

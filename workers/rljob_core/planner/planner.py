@@ -97,7 +97,7 @@ from rljob_core.planner import (
 )
 from rljob_core.planner.context import Decision, PlannerContext
 from rljob_core.planner.metrics_line import metrics_line, note_samples_lost, samples_lost
-from rljob_core.records import EpochClaimed, JobFinished
+from rljob_core.records import EpochClaimed
 from rljob_core.site_actions import MarkFound, SiteHeartbeat, SiteMarkSeen, SitesLost
 from rljob_core.trajectory import group_of
 
@@ -247,7 +247,7 @@ def _on_role_failed(context: PlannerContext, failed: RoleFailed) -> None:
     trainer = context.state.trainer
     if failed.attempt and trainer is not None and failed.attempt < trainer.attempt:
         return  # a replaced gang: its successor may have removed the files that it failed to find
-    endings.finish_job(context, JobFinished("Failed", f"{failed.role}: {failed.message}"))
+    endings.finish_job(context, failed.failure.said_by(failed.role))
 
 
 def _advance(context: PlannerContext) -> None:

@@ -172,7 +172,7 @@ def _on_score(context: PlannerContext, result: RewardResult) -> None:
             return
         if failure := failure_of(result, context.spec):
             attempts = context.spec.pipeline.max_attempts
-            run.retry(result.trajectory, max_attempts=attempts, failure=": ".join(failure))
+            run.retry(result.trajectory, max_attempts=attempts, failure=str(failure))
         else:
             run.score(result.trajectory, result.reward)
     context.messages.rewards.release([key])
@@ -192,8 +192,7 @@ def _on_reward(context: PlannerContext, result: RewardResult) -> None:
     if sibling.state is not State.GENERATED or payload is None or payload.digest != result.payload_digest:
         return
     if failure := failure_of(result, context.spec):
-        reason, detail = failure
-        endings.fail_sibling(context, sibling, reason, detail=detail)
+        endings.fail_sibling(context, sibling, failure.reason, detail=failure.detail)
         return
     context.metrics.scored(result)
     context.emit(Rewarded(result.trajectory, result.attempt, result.reward, result.digest))

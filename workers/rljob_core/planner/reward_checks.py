@@ -6,37 +6,36 @@ none would end it in the arithmetic of a group, and a long text would fill the l
 
 from __future__ import annotations
 
+from rljob_core.failures import Failure, Reason
 from rljob_core.messages import RewardResult
 from rljob_core.planner.payload_checks import LONGEST_DIGEST
 from rljob_core.ports import LARGEST_SCORE
 from rljob_core.spec import TRUNCATION, RLJobSpec
-from rljob_core.words import is_word
 
-OUT_OF_RANGE, INVALID = "RewardOutOfRange", "RewardInvalid"
+OUT_OF_RANGE, INVALID = Reason.REWARD_OUT_OF_RANGE, Reason.REWARD_INVALID
 """Reasons: a number that no score may be; a result that no reward worker of this job writes."""
 
 
-def failure_of(result: RewardResult, spec: RLJobSpec) -> tuple[str, str] | None:
-    """Reason and detail of the failure of the attempt that was scored; None if the score counts.
+def failure_of(result: RewardResult, spec: RLJobSpec) -> Failure | None:
+    """The failure of the attempt that was scored; None if the score counts.
 
     Args:
         result: as it was read.
         spec: the job's.
     """
-    if result.error:
-        reason, _, detail = result.error.partition(": ")
-        return (reason, detail) if is_word(reason) else (INVALID, result.error)
+    if result.failure is not None:
+        return result.failure
     penalty = spec.algorithm.truncation_penalty if spec.algorithm.truncated == "Penalise" else 0.0
     if not abs(result.reward) <= spec.reward.largest * LARGEST_SCORE + penalty:
-        return OUT_OF_RANGE, f"a reward worker sent the score {result.reward:g}"
+        return Failure(OUT_OF_RANGE, f"a reward worker sent the score {result.reward:g}")
     if unknown := result.parts.keys() - {*spec.reward.functions, TRUNCATION}:
-        return (
+        return Failure(
             INVALID,
             f"a reward worker sent parts of a function that the job does not have: {min(unknown)[:64]}",
         )
     if len(result.digest) > LONGEST_DIGEST:
-        return INVALID, f"a reward worker sent a digest of {len(result.digest)} characters"
+        return Failure(INVALID, f"a reward worker sent a digest of {len(result.digest)} characters")
     for name, score in result.parts.items():
         if not abs(score) <= LARGEST_SCORE:
-            return OUT_OF_RANGE, f"a reward worker sent the score {score:g} of {name}"
+            return Failure(OUT_OF_RANGE, f"a reward worker sent the score {score:g} of {name}")
     return None

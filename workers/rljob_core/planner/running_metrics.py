@@ -164,7 +164,7 @@ class RunningMetrics:
             epoch=state.writer.count,
             writer=state.writer.number,
             finished=state.finished.outcome if state.finished else "",
-            message=state.finished.message if state.finished else "",
+            failure=state.finished.failure if state.finished else None,
         )
 
     def stepped(self, line: StepMetrics) -> StepMetrics:

@@ -74,14 +74,18 @@ class Stopped:
     """A response that ended early.
 
     Attributes:
-        reason: a CamelCase word, perhaps with `: ` and a detail. `Restarted` means new weights under
-            `inflight: Restart`.
+        reason: a CamelCase word. `Restarted` means new weights under `inflight: Restart`.
         failure: whether it counts as a failed attempt.
+        detail: for people.
     """
 
     id: str
     reason: str
     failure: bool
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}" if self.detail else self.reason
 
 
 EngineEvent = Completed | Stopped

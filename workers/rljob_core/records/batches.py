@@ -58,7 +58,7 @@ class RecordBatch:
 
     writer: Writer
     records: tuple[Annotated[Record, Field(discriminator="kind")], ...]
-    version: Literal[2] = 2
+    version: Literal[3] = 3
 
 
 _BATCH: TypeAdapter[RecordBatch] = TypeAdapter(RecordBatch)

@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from rljob_core.omitted import OMITTED_IF_EMPTY
+from rljob_core.failures import Failure
+from rljob_core.omitted import OMITTED_IF_EMPTY, OMITTED_IF_NONE
 from rljob_core.trajectory import group_of
 
 
@@ -151,8 +152,12 @@ def evaluation_fails(*, failed: int, samples: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class JobFinished:
-    """The job has ended. Only `VersionsRevoked` opens it again."""
+    """The job has ended; it has succeeded if there is no failure. Only `VersionsRevoked` opens it again."""
 
-    outcome: Literal["Succeeded", "Failed"]
-    message: str = ""
+    failure: Annotated[Failure | None, OMITTED_IF_NONE] = None
     kind: Literal["finished"] = "finished"
+
+    @property
+    def outcome(self) -> Literal["Succeeded", "Failed"]:
+        """The end in one word."""
+        return "Succeeded" if self.failure is None else "Failed"

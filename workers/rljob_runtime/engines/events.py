@@ -8,39 +8,59 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from rljob_core.errors import GenerationFailed
-from rljob_core.ports import EngineEvent, Request
+from rljob_core.ports import EngineEvent, Request, Stopped
+
+PROMPT_TOO_LONG = "PromptTooLong"
+"""Reason of a request that no engine of the model can serve with its maxTokens."""
 
 
-def nothing_to_generate(request: Request) -> str:
-    """Why there is nothing to generate for a request, if so; empty if there is."""
+def refused(request: Request, reason: str, detail: str) -> Stopped:
+    """The failure of a request that is not begun."""
+    return Stopped(request.id, reason, failure=True, detail=detail)
+
+
+def engine_failed(request: str, error: BaseException) -> Stopped:
+    """The failure of a request over which the engine, or what it uses, has raised."""
+    return Stopped(request, "EngineFailed", failure=True, detail=f"{type(error).__name__}: {error}")
+
+
+def not_finite(request: str, version: int) -> Stopped:
+    """The failure of a request for which the model computes no probabilities."""
+    detail = f"version {version} gives no finite probabilities"
+    return Stopped(request, "NotFinite", failure=True, detail=detail)
+
+
+def nothing_to_generate(request: Request) -> Stopped | None:
+    """Why there is nothing to generate for a request, if so; None if there is."""
     if not len(request.tokens) or request.max_tokens < 1:
-        return "EmptyRequest: prompt and maxTokens must be at least one token"
+        return refused(request, "EmptyRequest", "prompt and maxTokens must be at least one token")
     if request.inherited_tokens >= request.max_tokens:
-        return (
-            f"NothingLeft: {request.inherited_tokens} tokens are inherited, maxTokens is {request.max_tokens}"
-        )
-    return ""
+        detail = f"{request.inherited_tokens} tokens are inherited, maxTokens is {request.max_tokens}"
+        return refused(request, "NothingLeft", detail)
+    return None
 
 
-def unfit(request: Request, *, longest: int, vocabulary: int) -> str:
-    """Why a model cannot serve a request, or there is nothing to generate for it; empty if it can.
+def unfit(request: Request, *, longest: int, vocabulary: int) -> Stopped | None:
+    """Why a model cannot serve a request, or there is nothing to generate for it; None if it can.
 
     Args:
         request: what is asked for.
         longest: prompt and response together at most, in tokens.
         vocabulary: token ids that the model has.
     """
-    if problem := nothing_to_generate(request):
-        return problem
+    if (nothing := nothing_to_generate(request)) is not None:
+        return nothing
     tokens = np.asarray(request.tokens)
     if len(tokens) + request.max_tokens > longest:
-        return (
-            f"PromptTooLong: a prompt of {len(tokens)} tokens and maxTokens {request.max_tokens} pass the "
-            f"{longest} tokens that the model's context and the engine's maxLength allow"
+        return refused(
+            request,
+            PROMPT_TOO_LONG,
+            f"a prompt of {len(tokens)} tokens and maxTokens {request.max_tokens} pass the "
+            f"{longest} tokens that the model's context and the engine's maxLength allow",
         )
     if tokens.min() < 0 or tokens.max() >= vocabulary:
-        return f"UnknownToken: the model's token ids are 0 to {vocabulary - 1}"
-    return ""
+        return refused(request, "UnknownToken", f"the model's token ids are 0 to {vocabulary - 1}")
+    return None
 
 
 class EngineEvents:

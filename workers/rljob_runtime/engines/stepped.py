@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ from rljob_core.errors import WeightsRejected
 from rljob_core.ports import Completed, EngineEvent, EngineLoad, Progress, Request, Stopped
 from rljob_core.spec import Inflight
 from rljob_core.trajectory import FinishReason
-from rljob_runtime.engines.events import EngineEvents, nothing_to_generate
+from rljob_runtime.engines.events import EngineEvents, engine_failed, not_finite, nothing_to_generate
 from rljob_runtime.engines.pending_swap import PendingSwap, fail_all
 from rljob_runtime.engines.random_stream import draw, stream
 from rljob_runtime.engines.stepped_sampler import sample
@@ -131,8 +132,8 @@ class SteppedEngine(ABC):
         """Generate these, in order."""
         self.cancel([request.id for request in requests])
         for request in requests:
-            if problem := nothing_to_generate(request):
-                self._events.put([Stopped(id=request.id, reason=problem, failure=True)])
+            if (nothing := nothing_to_generate(request)) is not None:
+                self._events.put([nothing])
                 continue
             older = [] if request.inherited is None else [request.inherited.tokens]
             self._waiting.append(
@@ -218,7 +219,7 @@ class SteppedEngine(ABC):
             swap.fail(error)
             return
         if swap.inflight == Inflight.RESTART:
-            self._stop_all("Restarted", failure=False)
+            self._stop_all(lambda name: Stopped(name, "Restarted", failure=False))
         self.version = swap.version
         swap.succeed()
 
@@ -231,7 +232,7 @@ class SteppedEngine(ABC):
                 if self._running.get(response.request.id) is response:
                     self._append(response, token, logprob)
         except Exception as error:  # an engine outlives one batch; each of its responses says why
-            self._stop_all(f"EngineFailed: {type(error).__name__}: {error}", failure=True)
+            self._stop_all(partial(engine_failed, error=error))
 
     def _next_tokens(
         self, responses: Sequence[_SteppedResponse]
@@ -257,8 +258,7 @@ class SteppedEngine(ABC):
         self._generated += 1
         event: EngineEvent
         if not math.isfinite(logprob):
-            reason = f"NotFinite: version {self.version} gives no finite probabilities"
-            event = Stopped(id=request.id, reason=reason, failure=True)
+            event = not_finite(request.id, self.version)
         elif (stopped := self._stops(response)) or response.length == request.max_tokens:
             ended = response.progress()
             finish = FinishReason.STOP if stopped else FinishReason.LENGTH
@@ -284,8 +284,8 @@ class SteppedEngine(ABC):
         text = self._decode(tail.tolist())
         return any(stop in text for stop in request.stop)
 
-    def _stop_all(self, reason: str, *, failure: bool) -> None:
-        self._events.put([Stopped(id=name, reason=reason, failure=failure) for name in self._running])
+    def _stop_all(self, stopped: Callable[[str], Stopped]) -> None:
+        self._events.put([stopped(name) for name in self._running])
         self._running.clear()
 
     async def _compute(self, function: Callable[..., T], *values: Any) -> T:

@@ -92,7 +92,7 @@ class EnvironmentClient:
         try:
             player = await link.open(start)
         except EnvironmentFailed as failed:
-            if failed.reason == NOT_STARTED:
+            if failed.word == NOT_STARTED:
                 await self._wait_after(failed)
             raise
         self._failing_since = None

@@ -24,6 +24,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, TypeAdapter, with_config
 
+from rljob_core.failures import Reason
 from rljob_core.ports import LARGEST_SCORE, ModelTurn
 from rljob_core.spec import LONGEST_RESPONSE
 
@@ -33,13 +34,13 @@ GREETING = b"rljob-episodes-3"
 LARGEST_REPLY, LARGEST_CALL = 1 << 20, 64 << 20
 
 RAISED, TIMEOUT, CRASHED, INVALID = (
-    "EnvironmentRaised",
-    "EnvironmentTimeout",
-    "EnvironmentCrashed",
-    "EnvironmentInvalid",
+    Reason.ENVIRONMENT_RAISED,
+    Reason.ENVIRONMENT_TIMEOUT,
+    Reason.ENVIRONMENT_CRASHED,
+    Reason.ENVIRONMENT_INVALID,
 )
-LOST, TOO_LONG = "EnvironmentLost", "EpisodeTimeout"
-NOT_STARTED = "EnvironmentNotStarted"
+LOST, TOO_LONG = Reason.ENVIRONMENT_LOST, Reason.EPISODE_TIMEOUT
+NOT_STARTED = Reason.ENVIRONMENT_NOT_STARTED
 """The server cannot start a process for an episode, which is not that one's fault."""
 DRAINING = "EnvironmentDraining"
 """The server is about to end and opens no further episode, so that another server has to: no attempt has failed."""

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rljob_core import worker_protocol
+from rljob_core.failures import Failure, Reason
 from rljob_runtime.environments.messages import (
     DRAINING,
     INVALID,
@@ -79,11 +80,9 @@ class PodServer:
         reply = REPLY.validate_json(loaded)
         if reply.reason == REFUSED:
             field, _, message = reply.detail.partition("\n")
-            terminate(worker_protocol.USER_ERROR, f"{field} {message}")
-            return worker_protocol.EXIT_USER_ERROR
+            return terminate(Failure(Reason.INVALID_SPEC, f"{field} {message}"))
         if reply.reason:
-            terminate(worker_protocol.UNAVAILABLE, f"{reply.reason}: {reply.detail}")
-            return worker_protocol.EXIT_UNAVAILABLE
+            return terminate(Failure(Reason.RESOURCE_MISSING, f"{reply.reason}: {reply.detail}"))
         server = await asyncio.start_server(
             self._accepted, sock=listening, backlog=_BACKLOG, ssl=context, ssl_handshake_timeout=_HANDSHAKE
         )

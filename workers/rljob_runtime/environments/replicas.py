@@ -151,9 +151,9 @@ class EnvironmentReplicas:
             try:
                 return await link.open(start)
             except EnvironmentFailed as failed:
-                if failed.reason == NOT_STARTED:
+                if failed.word == NOT_STARTED:
                     await asyncio.sleep(_FAILING_PAUSE)
-                if failed.reason != DRAINING:
+                if failed.word != DRAINING:
                     raise
                 link.draining = True
         raise EnvironmentFailed(NOT_STARTED, f"no environment pod plays {self._setup.name} now", blamed=False)

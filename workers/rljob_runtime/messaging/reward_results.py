@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from rljob_core.failures import Failure, Reason
 from rljob_core.messages import REWARD_BATCH, RewardResult
 from rljob_core.messages.limits import MESSAGE_RESULTS, OutOfBounds, within_limits
 
@@ -48,7 +49,7 @@ def _result(value: Any) -> RewardResult | None:
         "reward": 0.0,
         "parts": {},
         "digest": "",
-        "error": f"RewardInvalid: it does not decode: {wrong[:200]}",
+        "failure": Failure(Reason.REWARD_INVALID, f"it does not decode: {wrong[:200]}"),
     }
     try:
         return within_limits(_RESULT.validate_python({**named, **failure}))

@@ -13,6 +13,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from rljob_core.errors import JobFailed
+from rljob_core.failures import Reason
 
 Bytes = NDArray[np.uint8]
 """Contiguous memory: [bytes]."""
@@ -67,7 +68,7 @@ def code_of(tensor: Any) -> str:
     """
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in _CODES:
-        raise JobFailed(f"weights of dtype {name} cannot be stored")
+        raise JobFailed(f"spec.model.uri: weights of dtype {name} cannot be stored", Reason.INVALID_SPEC)
     return _CODES[name]
 
 

@@ -8,28 +8,30 @@ import sys
 from pathlib import Path
 
 from rljob_core import worker_protocol
+from rljob_core.failures import Failure, termination_message
 from rljob_core.words import error_in_words
 
 log = logging.getLogger("rljob")
 
 
-def terminate(prefix: str, message: str) -> None:
-    """Leave this message, in the termination message behind a prefix of `worker_protocol`."""
-    print(f"error: {message}", file=sys.stderr)  # noqa: T201
-    path = os.environ.get(worker_protocol.TERMINATION_LOG)
-    if path:
-        # The operator reads the prefix, because torchrun always exits with 1.
-        Path(path).write_text(
-            f"{prefix}{message}"[: worker_protocol.LONGEST_MESSAGE], encoding="utf-8", errors="replace"
-        )
+def terminate(failure: Failure) -> int:
+    """Leave this failure, in the termination message too; returns the exit code."""
+    print(f"error: {failure.detail}", file=sys.stderr)  # noqa: T201
+    _leave(termination_message(failure))
+    return failure.reason.exit_code
 
 
 def crashed(name: str, error: BaseException) -> None:
     """Leave the error as the last line of the log, and as termination message unless another rank left one before."""
     log.error("%s crashed", name, exc_info=error)
     words = error_in_words(error)
+    print(f"error: {words}", file=sys.stderr)  # noqa: T201
     path = os.environ.get(worker_protocol.TERMINATION_LOG)
-    if path and Path(path).exists() and Path(path).stat().st_size:
-        print(f"error: {words}", file=sys.stderr)  # noqa: T201
-    else:
-        terminate("", words)
+    if not (path and Path(path).exists() and Path(path).stat().st_size):
+        _leave(words)
+
+
+def _leave(message: str) -> None:
+    if path := os.environ.get(worker_protocol.TERMINATION_LOG):
+        cut = message[: worker_protocol.LONGEST_MESSAGE]
+        Path(path).write_text(cut, encoding="utf-8", errors="replace")

@@ -19,13 +19,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, with_config
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
 
+from rljob_core.failures import OF_REWARDS, Failure, Reason
 from rljob_core.ports import LARGEST_SCORE
 from rljob_core.spec import DataSpec
 from rljob_core.trajectory import FinishReason
 
-GREETING = b"rljob-scoring-1"
+GREETING = b"rljob-scoring-2"
 LARGEST_REPLY, LARGEST_REQUEST = 16 << 10, 64 << 20
 
 _LONGEST_ERROR, _LONGEST_MESSAGE = 600, 4000
@@ -95,11 +96,17 @@ class ScoringJob:
 
 @dataclass(frozen=True, slots=True)
 class ScoringOutcome:
-    """The score of an answer and what it is the sum of; or `error`, a reason and its detail."""
+    """The score of an answer and what it is the sum of; or why it has none."""
 
     reward: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)
-    error: str = ""
+    failure: Failure | None = None
+
+
+def _of_functions(reason: Reason | None) -> Reason | None:
+    if reason is not None and (reason not in OF_REWARDS or reason is Reason.REWARD_INVALID):
+        raise ValueError("no reason for which functions fail")
+    return reason
 
 
 SetupState = Literal["ready", "refused", "failed", "unable"]
@@ -129,19 +136,14 @@ class ScoringReply:
 
     Attributes:
         number: the job's.
-        scores: one for each function, in their order; empty if there is an error.
-        error: a reason and its detail, or nothing.
+        scores: one for each function, in their order; empty if the functions have failed.
+        reason, detail: why they have; empty otherwise.
     """
 
     number: int
     scores: tuple[Annotated[float, Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE)], ...] = ()
-    error: Annotated[
-        str,
-        Field(
-            max_length=_LONGEST_ERROR,
-            pattern=r"^((RewardRaised|RewardOutOfRange|RewardTimeout|RewardCrashed): |$)",
-        ),
-    ] = ""
+    reason: Annotated[Reason | None, AfterValidator(_of_functions)] = None
+    detail: Annotated[str, Field(max_length=_LONGEST_ERROR)] = ""
 
 
 SETUP_REPLY: TypeAdapter[SetupReply] = TypeAdapter(SetupReply)
@@ -156,8 +158,10 @@ def setup_reply(state: SetupState, path: str = "", message: str = "") -> bytes:
 
 def scoring_reply(number: int, outcome: ScoringOutcome) -> bytes:
     """An outcome as JSON, its error cut to what the worker reads."""
-    error = _readable(outcome.error, _LONGEST_ERROR)
-    return SCORING_REPLY.dump_json(ScoringReply(number, tuple(outcome.parts.values()), error))
+    if (failure := outcome.failure) is None:
+        return SCORING_REPLY.dump_json(ScoringReply(number, tuple(outcome.parts.values())))
+    detail = _readable(failure.detail, _LONGEST_ERROR)
+    return SCORING_REPLY.dump_json(ScoringReply(number, (), failure.reason, detail))
 
 
 def _readable(text: str, length: int) -> str:

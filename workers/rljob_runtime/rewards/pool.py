@@ -26,6 +26,7 @@ import psutil
 from pebble import ProcessExpired, ProcessPool
 
 from rljob_core.errors import RewardFailed, SpecError
+from rljob_core.failures import Failure, Reason
 from rljob_core.words import KILLED
 from rljob_runtime.process import child_processes
 from rljob_runtime.rewards import pool_process
@@ -222,7 +223,7 @@ class RewardPool:
                 self._died(slot, chunk, None)
             else:
                 limit = f"{self._chunk_limit:g} s"
-                self._fail(chunk, call.answer, f"RewardTimeout: its item took longer than {limit}")
+                self._fail(chunk, call.answer, Reason.REWARD_TIMEOUT, f"its item took longer than {limit}")
         except Exception as error:  # a broken pool, or a process that cannot load what it needs
             self._queue.put_back(chunk)
             # If the pool broke too often, the waiting callers already have the error.
@@ -267,7 +268,8 @@ class RewardPool:
         call, overdue = self._calls[slot], self._overdue.get(slot)
         if overdue == call.began:
             name = self._setup.functions[call.function]
-            self._fail(chunk, call.answer, f"RewardTimeout: {name} ran longer than {self._limit:g} s")
+            detail = f"{name} ran longer than {self._limit:g} s"
+            self._fail(chunk, call.answer, Reason.REWARD_TIMEOUT, detail)
             return
         if overdue is not None:  # the slow call had ended when it was killed: what came next did nothing
             self._queue.put_back(chunk)
@@ -275,19 +277,16 @@ class RewardPool:
         crashed = chunk[call.answer]
         if crashed.crashes:
             name = self._setup.functions[call.function]
-            self._fail(
-                chunk,
-                call.answer,
-                f"RewardCrashed: {name} ended its process: {child_processes.end_in_words(code)}",
-            )
+            detail = f"{name} ended its process: {child_processes.end_in_words(code)}"
+            self._fail(chunk, call.answer, Reason.REWARD_CRASHED, detail)
             return
         crashed.crashes += 1
         self._queue.quarantined.append(crashed)
         self._queue.put_back(chunk[: call.answer] + chunk[call.answer + 1 :])
 
-    def _fail(self, chunk: list[_WaitingAnswer], position: int, error: str) -> None:
+    def _fail(self, chunk: list[_WaitingAnswer], position: int, reason: Reason, detail: str) -> None:
         """One answer of a chunk fails; the others return to the queue."""
-        _settle(chunk[position], ScoringOutcome(error=error))
+        _settle(chunk[position], ScoringOutcome(failure=Failure(reason, detail)))
         self._queue.put_back(chunk[:position] + chunk[position + 1 :])
 
     async def _replace(self, broken: ProcessPool, error: Exception) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rljob_core.errors import RewardFailed, RewardOutOfRange, SpecError
+from rljob_core.failures import Failure, Reason
 from rljob_core.words import error_in_words, own_traceback
 from rljob_runtime.data.prompts import ItemSource, open_items
 from rljob_runtime.process.lifeline import die_with_parent
@@ -173,13 +174,17 @@ def score_chunk(slot: int, jobs: Sequence[ScoringJob]) -> list[ScoringOutcome]:
     return outcomes
 
 
+def _failed(reason: Reason, detail: str) -> ScoringOutcome:
+    return ScoringOutcome(failure=Failure(reason, detail))
+
+
 def _score(data: _ItemsWithRewards, job: ScoringJob, call: CallInProgress) -> ScoringOutcome:
     parts = dict[str, float]()
     try:
         item = data.items.item(job.prompt) if job.item is None else job.item
     except Exception as error:  # the data's own code may raise anything
         _show(f"item {job.prompt}", error)
-        return ScoringOutcome(error=f"RewardRaised: item {job.prompt}: {error_in_words(error)}")
+        return _failed(Reason.REWARD_RAISED, f"item {job.prompt}: {error_in_words(error)}")
     for position, (name, function) in enumerate(data.functions):
         call.function, call.began = position, time.monotonic()
         try:
@@ -187,14 +192,14 @@ def _score(data: _ItemsWithRewards, job: ScoringJob, call: CallInProgress) -> Sc
                 name, function, completion=job.completion, item=item, finish_reason=job.finish.value
             )
         except RewardOutOfRange as error:
-            return ScoringOutcome(error=f"RewardOutOfRange: {error}")
+            return _failed(Reason.REWARD_OUT_OF_RANGE, str(error))
         except RewardFailed as error:
             if error.__cause__ is not None:
                 _show(f"{name}, item {job.prompt}", error.__cause__)
-            return ScoringOutcome(error=f"RewardRaised: {error}")
+            return _failed(Reason.REWARD_RAISED, str(error))
         except KeyboardInterrupt as error:  # the function's own: this process ignores SIGINT
             _show(f"{name}, item {job.prompt}", error)
-            return ScoringOutcome(error=f"RewardRaised: {name} raised {raised_in_words(function, error)}")
+            return _failed(Reason.REWARD_RAISED, f"{name} raised {raised_in_words(function, error)}")
         finally:
             if os.getpid() != call.process:  # a child that the function forked: only its parent answers
                 os._exit(0)

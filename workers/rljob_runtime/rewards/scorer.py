@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import ResourceMissing, RewardFailed
+from rljob_core.failures import Failure, Reason
 from rljob_core.words import error_in_words
 from rljob_runtime.process.frames import ServerConnection, closed, frame, pickled, read_frame
 from rljob_runtime.process.server_place import ServerPlace
@@ -38,7 +39,6 @@ log = logging.getLogger(__name__)
 
 #: Seconds beyond the limits of an answer's functions without any outcome: the pool may be replacing its processes.
 _SILENCE = 120.0
-_TIMEOUT = "RewardTimeout"
 #: Answers that are sent before any of them has come back.
 _MAX_SENT = 4096
 
@@ -46,9 +46,13 @@ _MAX_SENT = 4096
 class _ServerLost(Exception):
     """The server cannot be believed or reached any more; `reason` is the one of an answer that did it."""
 
-    def __init__(self, message: str, reason: str = "RewardCrashed") -> None:
+    def __init__(self, message: str, reason: Reason = Reason.REWARD_CRASHED) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+def _raised(detail: str) -> ScoringOutcome:
+    return ScoringOutcome(failure=Failure(Reason.REWARD_RAISED, detail))
 
 
 @dataclass(slots=True, eq=False)
@@ -109,7 +113,8 @@ class Scorer:
             return ScoringOutcome()
         reward = self._config.spec.reward
         outcome = await self._outcome(job)
-        if reward.timeout_score is None or not outcome.error.startswith(_TIMEOUT):
+        timed_out = outcome.failure is not None and outcome.failure.reason is Reason.REWARD_TIMEOUT
+        if reward.timeout_score is None or not timed_out:
             return outcome
         parts = dict.fromkeys(self._functions, reward.timeout_score)
         return ScoringOutcome(reward.total(parts), parts)
@@ -122,10 +127,10 @@ class Scorer:
             item = self._items.item(job.prompt, held_out=job.held_out)
             request = pickled((number, replace(job, item=item)))
         except Exception as error:  # the data's own code may raise anything
-            return ScoringOutcome(error=f"RewardRaised: item {job.prompt}: {error_in_words(error)}")
+            return _raised(f"item {job.prompt}: {error_in_words(error)}")
         if len(request) > LARGEST_REQUEST:
-            return ScoringOutcome(
-                error=f"RewardRaised: item {job.prompt} and its answer take {len(request)} bytes; at most "
+            return _raised(
+                f"item {job.prompt} and its answer take {len(request)} bytes; at most "
                 f"{LARGEST_REQUEST} can be scored"
             )
         answer = _PendingScore(frame(request), asyncio.get_running_loop().create_future())
@@ -201,7 +206,7 @@ class Scorer:
                     self._expect_progress()
         except TimeoutError as error:
             message = f"the scoring server sent no outcome for {self._longest_silence:g} s"
-            raise _ServerLost(message, _TIMEOUT) from error
+            raise _ServerLost(message, Reason.REWARD_TIMEOUT) from error
         except (OSError, asyncio.IncompleteReadError) as error:
             raise _ServerLost("the scoring server ended") from error
         except ValidationError as error:
@@ -225,8 +230,8 @@ class Scorer:
         answer = self._sent.get(reply.number)
         if answer is None:
             raise ValueError("an outcome of an answer that it does not have")
-        if reply.error:
-            outcome = ScoringOutcome(error=reply.error)
+        if reply.reason is not None:
+            outcome = ScoringOutcome(failure=Failure(reply.reason, reply.detail))
         elif len(reply.scores) != len(self._functions):
             raise ValueError(f"{len(reply.scores)} scores of {len(self._functions)} functions")
         else:
@@ -243,5 +248,5 @@ class Scorer:
                 answer.alone = True
                 self._quarantined.append((number, answer))
             elif not answer.outcome.done():
-                answer.outcome.set_result(ScoringOutcome(error=f"{lost.reason}: {lost}"))
+                answer.outcome.set_result(ScoringOutcome(failure=Failure(lost.reason, str(lost))))
         self._sent.clear()

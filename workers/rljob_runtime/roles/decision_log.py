@@ -33,7 +33,7 @@ _KINDS: dict[str, type] = {
     for kind in get_args(union)
 }
 
-FORMAT = 3
+FORMAT = 4
 """Raised whenever the same observations lead to other decisions than in the release before."""
 
 

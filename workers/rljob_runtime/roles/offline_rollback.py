@@ -129,7 +129,7 @@ async def reopen(
         return None
     pending = await _PendingClaim.take(config, store, instance)
     done = await _go_back(pending, _Place(store, weights, checkpoints), pending.state.version)
-    return Reopened(done.version, end.message)
+    return Reopened(done.version, "" if end.failure is None else end.failure.detail)
 
 
 def versions_without_ledger(config: JobConfig, weights: WeightStore) -> list[int]:

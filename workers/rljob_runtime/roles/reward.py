@@ -22,6 +22,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from rljob_core.config import JobConfig
+from rljob_core.failures import Failure, Reason
 from rljob_core.messages import REWARD_ACK_WAIT, REWARD_BATCH, REWARD_QUEUE, RewardBatch, RewardResult
 from rljob_core.messages.limits import MESSAGE_RESULTS
 from rljob_core.ports import Channel, MessageStore
@@ -49,7 +50,7 @@ log = logging.getLogger(__name__)
 _MAX_IN_PROGRESS, _FETCH = 256, 64
 #: Bytes of payloads with which one worker fetches no more.
 _MAX_BYTES = 128 << 20
-_ERROR_CHARACTERS = 500
+_DETAIL_CHARACTERS = 500
 
 
 async def run_reward(
@@ -171,12 +172,12 @@ async def score(
         )
     # Token ids outside any range. Without a result for them, the message would be delivered again forever.
     except OverflowError as error:
-        outcome = ScoringOutcome(error=f"RewardRaised: the response does not decode: {error}")
+        outcome = _raised(f"the response does not decode: {error}")
     else:
         held_out = is_evaluation(trajectory.id)
         job = ScoringJob(trajectory.prompt, held_out, completion, finish=trajectory.finish)
         outcome = await scorer.score(job)
-    if not outcome.error:
+    if outcome.failure is None:
         outcome = rewarded(outcome, trajectory, spec)
     result = RewardResult(
         trajectory=trajectory.id,
@@ -185,10 +186,20 @@ async def score(
         reward=outcome.reward,
         parts=outcome.parts,
         digest="",
-        error=outcome.error[:_ERROR_CHARACTERS],
+        failure=_cut(outcome.failure),
         sample=trajectory.sample,
     )
     return dataclasses.replace(result, digest=result_digest(result))
+
+
+def _raised(detail: str) -> ScoringOutcome:
+    return ScoringOutcome(failure=Failure(Reason.REWARD_RAISED, detail))
+
+
+def _cut(failure: Failure | None) -> Failure | None:
+    return (
+        None if failure is None else dataclasses.replace(failure, detail=failure.detail[:_DETAIL_CHARACTERS])
+    )
 
 
 def rewarded(outcome: ScoringOutcome, trajectory: Trajectory, spec: RLJobSpec) -> ScoringOutcome:
@@ -196,7 +207,7 @@ def rewarded(outcome: ScoringOutcome, trajectory: Trajectory, spec: RLJobSpec) -
     parts = dict(outcome.parts)
     if ENVIRONMENT_SCORE in spec.reward.functions:
         if trajectory.score is None:
-            return ScoringOutcome(error="RewardRaised: the trajectory has no score of its environment")
+            return _raised("the trajectory has no score of its environment")
         parts[ENVIRONMENT_SCORE] = trajectory.score
     if spec.algorithm.truncated == "Penalise" and not is_evaluation(trajectory.id):
         is_cut = trajectory.finish is FinishReason.LENGTH
@@ -213,7 +224,7 @@ def lost(summary: PayloadSummary) -> RewardResult:
         reward=0.0,
         parts={},
         digest="",
-        error="PayloadCorrupt: its stored bytes do not decode",
+        failure=Failure(Reason.PAYLOAD_CORRUPT, "its stored bytes do not decode"),
     )
     return dataclasses.replace(result, digest=result_digest(result))
 

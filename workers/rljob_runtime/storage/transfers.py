@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import xxhash
 
-from rljob_core.errors import JobFailed, StorageRefused, StoreUnavailable
+from rljob_core.errors import CheckpointDamaged, StorageRefused, StoreUnavailable
 from rljob_runtime.storage import folders
 from rljob_runtime.storage.objects import PART_BYTES, reading, upload
 
@@ -114,7 +114,7 @@ def download_file(files: Any, name: str, path: Path, *, size: int, digest: str) 
     Raises:
         FileNotFoundError: there is no such object.
         StoreUnavailable: the store does not answer, or not with all of it.
-        JobFailed: the object is not what was written.
+        CheckpointDamaged: the object is not what was written.
         StorageRefused: the disk does not take it.
     """
     found, done = xxhash.xxh3_128(), 0
@@ -132,7 +132,7 @@ def download_file(files: Any, name: str, path: Path, *, size: int, digest: str) 
             found.update(part)
             done += len(part)
     if found.hexdigest() != digest:
-        raise JobFailed(f"{name} is not what was written to it: its digest is another")
+        raise CheckpointDamaged(f"{name} is not what was written to it: its digest is another")
 
 
 def files_below(folder: Path) -> dict[str, Path]:

@@ -42,7 +42,8 @@ def points(seen: SeenLines, message: Message) -> Iterator[TrackedPoint]:
     if line.gone_back:
         yield TrackedPoint(message.sequence, line.version, "rollback")
     elif new and kind == "end":
-        yield TrackedPoint(message.sequence, line.version, kind, outcome=line.finished, message=line.message)
+        why = "" if line.failure is None else line.failure.detail
+        yield TrackedPoint(message.sequence, line.version, kind, outcome=line.finished, message=why)
     elif new and kind != "other":
         yield TrackedPoint(message.sequence, line.version, kind, values(line))
 

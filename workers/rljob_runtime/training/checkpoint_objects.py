@@ -26,7 +26,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from rljob_core.errors import JobFailed, StorageRefused
+from rljob_core.errors import CheckpointDamaged, StorageRefused
 from rljob_core.messages import Retention
 from rljob_runtime.model.identity import model_identity
 from rljob_runtime.storage.objects import object_store, reading, writing
@@ -276,7 +276,7 @@ def download_checkpoint(uri: str, folder: Path, *, patience: float = PATIENCE_SE
 
     Raises:
         FileNotFoundError: there is none, or it was deleted meanwhile.
-        JobFailed: a file is not what was written.
+        CheckpointDamaged: a file is not what was written.
         StoreUnavailable: the store does not answer.
         StorageRefused: the disk does not take them.
     """
@@ -285,7 +285,9 @@ def download_checkpoint(uri: str, folder: Path, *, patience: float = PATIENCE_SE
     try:
         info = CheckpointInfo.model_validate_json(content)
     except ValidationError as error:
-        raise JobFailed(f"{uri}/{INFO} is damaged: {error.errors(include_url=False)[0]['msg']}") from error
+        raise CheckpointDamaged(
+            f"{uri}/{INFO} is damaged: {error.errors(include_url=False)[0]['msg']}"
+        ) from error
 
     def get(name: str, file: CheckpointFile) -> None:
         act = partial(

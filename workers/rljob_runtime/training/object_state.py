@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rljob_core.errors import JobFailed
+from rljob_core.errors import CheckpointDamaged
 from rljob_core.messages import StepStats
 from rljob_core.ports import TrainerBackend, TrainingSample
 from rljob_runtime.training.checkpoint_objects import download_checkpoint, upload_part
@@ -55,7 +55,7 @@ class ObjectStateBackend:
             folder: `Checkpoints.state` of it, the same on all ranks.
 
         Raises:
-            JobFailed: it does not load.
+            CheckpointDamaged: it does not load.
             StoreUnavailable: the object store does not answer.
         """
         if folder is None:
@@ -80,7 +80,7 @@ class ObjectStateBackend:
         try:
             download_checkpoint(uri, aside)
         except FileNotFoundError as error:
-            raise JobFailed(f"checkpoint {uri} does not load: it was deleted ({error})") from error
+            raise CheckpointDamaged(f"checkpoint {uri} does not load: it was deleted ({error})") from error
         else:
             aside.rename(scratch)
         finally:

@@ -24,7 +24,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from rljob_core.errors import JobFailed
+from rljob_core.errors import CheckpointDamaged
 from rljob_runtime.model.tensor_files import TensorLayout, layout_of, write_tensors
 
 MASTER = "master"
@@ -109,7 +109,7 @@ class SavedState:
         random: uint8, torch's random state of rank 0.
 
     Raises:
-        JobFailed: it does not load, is of another model, or is not complete; nothing was taken.
+        CheckpointDamaged: it does not load, is of another model, or is not complete; nothing was taken.
     """
 
     def __init__(self, folder: Path, *, shapes: Shapes) -> None:
@@ -127,7 +127,7 @@ class SavedState:
     def _open(self, shapes: Shapes) -> None:
         paths = sorted(self._folder.glob("optimizer-*.safetensors"))
         if not paths:
-            raise JobFailed(f"checkpoint {self._folder} does not load: it holds no optimizer state")
+            raise CheckpointDamaged(f"checkpoint {self._folder} does not load: it holds no optimizer state")
         try:
             for path in paths:
                 file = self._stack.enter_context(safe_open(path, framework="pt"))
@@ -135,14 +135,16 @@ class SavedState:
                 saved = json.loads(metadata["shapes"])
                 self.steps, ranks = int(metadata["steps"]), int(metadata["ranks"])
                 if ranks != len(paths) or metadata["format"] != _FORMAT:
-                    raise JobFailed(f"checkpoint {self._folder} is not complete: {ranks} ranks wrote it")
+                    raise CheckpointDamaged(
+                        f"checkpoint {self._folder} is not complete: {ranks} ranks wrote it"
+                    )
                 if len(saved) != len(shapes) or any(
                     saved.get(name) != list(shape) for name, shape in shapes.items()
                 ):
-                    raise JobFailed(self._of_another(saved, shapes))
+                    raise CheckpointDamaged(self._of_another(saved, shapes))
                 self._index(file)
         except (SafetensorError, FileNotFoundError, KeyError, ValueError) as error:
-            raise JobFailed(f"checkpoint {self._folder} does not load: {error}") from error
+            raise CheckpointDamaged(f"checkpoint {self._folder} does not load: {error}") from error
         self.masters = any(kind == MASTER for kind, _ in self._ranges)
         self._check_complete(shapes)
 
@@ -171,7 +173,7 @@ class SavedState:
             for kind in kinds:
                 held = sum(count for _, count, _, _ in self._ranges.get((kind, name), ()))
                 if held != size:
-                    raise JobFailed(
+                    raise CheckpointDamaged(
                         f"checkpoint {self._folder} does not load: it holds {held} of {size} elements of {name}"
                     )
 
@@ -179,7 +181,7 @@ class SavedState:
         """A range of a parameter's elements of one kind, [count]; of zeros if the optimizer had none of it.
 
         Raises:
-            JobFailed: some of them are in no file.
+            CheckpointDamaged: some of them are in no file.
         """
         ranges = self._ranges.get((kind, name))
         if ranges is None:
@@ -191,7 +193,9 @@ class SavedState:
                 parts.append(file.get_slice(key)[low - start : high - start])
         found = torch.cat(parts) if parts else torch.zeros(0)
         if len(found) != count:
-            raise JobFailed(f"checkpoint {self._folder} does not load: elements of {name} are missing")
+            raise CheckpointDamaged(
+                f"checkpoint {self._folder} does not load: elements of {name} are missing"
+            )
         return found
 
     def take_into(self, elements: Iterable[Elements], *, dtype: torch.dtype) -> None:

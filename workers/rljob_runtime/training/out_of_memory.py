@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from rljob_core.errors import JobFailed
+from rljob_core.failures import Reason
 
 #: What torch says where a CPU's memory is exhausted; it has no type for it.
 _CPU = ("can't allocate memory", "not enough memory", "Cannot allocate memory")
@@ -33,7 +34,8 @@ def explain_out_of_memory(*, sequences: int, tokens: int, step: int) -> Iterator
         raise JobFailed(
             f"step {step}: out of memory in the forward and backward of {sequences} sequences, {tokens} tokens, of a "
             "micro-batch: lower spec.trainer.options.forwardTokens or spec.trainer.microBatchTokens, or set "
-            f"spec.trainer.options.activationCheckpointing: true ({_first_line(error)})"
+            f"spec.trainer.options.activationCheckpointing: true ({_first_line(error)})",
+            Reason.OUT_OF_MEMORY,
         ) from error
 
 

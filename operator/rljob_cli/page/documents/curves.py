@@ -93,7 +93,9 @@ class MetricsColumns:
             return  # a coordinator that takes over may publish a commit again
         self._seen.add((kind, version))
         if kind == "end":
-            self.finished, self.message = str(line["finished"]), str(line.get("message") or "")
+            failure = line.get("failure")
+            self.finished = str(line["finished"])
+            self.message = str(failure.get("detail", "")) if isinstance(failure, dict) else ""
         self.steps = max(self.steps, version)
         row["seconds"] = seconds
         if kind == "commit":

@@ -153,7 +153,7 @@ def _row(engine: SeenEngine, *, now: float, version: int, live: bool) -> dict[st
         "kv_tokens": signal.kv_tokens,
         "kv_used": signal.context,
         "drain": _drain(signal),
-        "stuck": signal.stuck,
+        "stuck": f"{signal.stuck}: {signal.stuck_detail}" if signal.stuck else "",
         "age": max(now - engine.time, 0.0),
         "up": max(now - signal.started, 0.0) if live and signal.started else None,
     }

@@ -181,7 +181,8 @@ class LedgerStory:
             case JobFinished():
                 self.finished = record.outcome
                 self._clear(time)
-                self._mark(time, "end", "", f"{record.outcome}: {record.message}".removesuffix(": "))
+                why = f": {record.failure.detail}" if record.failure is not None else ""
+                self._mark(time, "end", "", f"{record.outcome}{why}")
             case _:
                 pass
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from rljob_core import worker_protocol
 from rljob_core.errors import SpecError
+from rljob_core.failures import termination_message, words_of
 from rljob_core.words import end_in_words, shell_code
 from rljob_operator.backoff import Backoff
 from rljob_operator.cluster.local.execute import Process, StartAbandoned, Starter, execute
@@ -28,7 +29,7 @@ _CANNOT_START = 127  # as a shell says it
 #: Seconds at most until a process starts again that had served: a prompt that ends engines ends several, one after the
 #: other, and each was in order before.
 _SERVED_SECONDS = 2.0
-_MESSAGE_BYTES = 2048  # of the log, which Kubernetes uses if there is no termination message
+_LOG_BYTES = 2048  # of the log, which Kubernetes uses if there is no termination message
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Termination:
     at: datetime
 
     def __str__(self) -> str:
-        return end_in_words(self.code, self.message)
+        return end_in_words(self.code, words_of(self.message))
 
 
 class PodProcess:
@@ -156,9 +157,7 @@ class PodProcess:
                 }
                 process = await self._start_process(launch, environment, log, self._stop)
         except SpecError as error:
-            return Termination(
-                worker_protocol.EXIT_USER_ERROR, f"{worker_protocol.USER_ERROR}{error}", datetime.now(UTC)
-            )
+            return Termination(error.reason.exit_code, termination_message(error.failure), datetime.now(UTC))
         except StartAbandoned:
             return Termination(worker_protocol.EXIT_STOPPED, "", datetime.now(UTC))
         except OSError as error:  # no such program, no memory, no space left
@@ -221,16 +220,16 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 
 def _termination_message(launch: Launch, log_start: int, code: int) -> str:
     """The content of the process's termination log; if it is empty and the process failed, the end of its output."""
-    written = _tail(launch.termination_log, 0)
+    written = _tail(launch.termination_log, 0, worker_protocol.LONGEST_MESSAGE)
     if written or code == 0:
         return written
-    return _tail(launch.log, log_start)
+    return _tail(launch.log, log_start, _LOG_BYTES)
 
 
-def _tail(path: Path, start: int) -> str:
+def _tail(path: Path, start: int, longest: int) -> str:
     if not path.exists():
         return ""
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
-        file.seek(max(start, end - _MESSAGE_BYTES))
+        file.seek(max(start, end - longest))
         return file.read().decode("utf-8", errors="replace").strip()

@@ -59,8 +59,8 @@ class EmulatedEngine:
         """Generate these, in order."""
         self.cancel([request.id for request in requests])
         for request in requests:
-            if problem := nothing_to_generate(request):
-                self._events.put([Stopped(id=request.id, reason=problem, failure=True)])
+            if (nothing := nothing_to_generate(request)) is not None:
+                self._events.put([nothing])
                 continue
             self._batch.add(EmulatedResponse.of(request))
         if self._batch.waiting and len(self._batch.running) < self.slots:

@@ -77,12 +77,12 @@ class ServerCapabilities:
         tempered, truncated = request.temperature not in (0, 1), request.temperature > 0 and request.top_p < 1
         if tempered and self.logprobs_are in (LogprobKind.RAW, LogprobKind.UNKNOWN):
             return (
-                "Unsupported: the server sends log-probabilities before temperature, and training needs those after: "
+                "the server sends log-probabilities before temperature, and training needs those after: "
                 "start it with --logprobs-mode processed_logprobs, or set spec.rollout.sampling.temperature to 1"
             )
         if truncated and self.logprobs_are in (LogprobKind.PROCESSED, LogprobKind.UNKNOWN):
             return (
-                "Unsupported: the server sends log-probabilities after truncation by topP, and training needs those "
+                "the server sends log-probabilities after truncation by topP, and training needs those "
                 "before: set spec.rollout.sampling.topP to 1"
             )
         return ""

@@ -18,7 +18,7 @@ import numpy as np
 from rljob_core.errors import GenerationFailed
 from rljob_core.ports import Completed, EngineEvent, EngineLoad, Progress, Request, Stopped
 from rljob_core.trajectory import FinishReason
-from rljob_runtime.engines.events import EngineEvents, unfit
+from rljob_runtime.engines.events import EngineEvents, engine_failed, not_finite, refused, unfit
 from rljob_runtime.engines.profile import StepMeter
 from rljob_runtime.engines.stops import Decode, Mark, StopTable
 from rljob_runtime.engines.streamed.request import Chunk, EngineEnded, StreamedRequest
@@ -80,17 +80,17 @@ class RequestScheduler:
         """Stream these, in order."""
         self.cancel([request.id for request in requests])
         for request in requests:
-            problem = unfit(request, longest=self.longest, vocabulary=self._vocabulary) or self._unsupported(
-                request
-            )
+            stopped = unfit(request, longest=self.longest, vocabulary=self._vocabulary)
+            if stopped is None and (unsupported := self._unsupported(request)):
+                stopped = refused(request, "Unsupported", unsupported)
             ending = 0
-            if not problem:
+            if stopped is None:
                 try:
                     ending = self._stops.ending(request.stop_tokens, request.stop)
                 except Exception as error:  # the tokenizer's
-                    problem = _failure(error)
-            if problem:
-                self._events.put([Stopped(id=request.id, reason=problem, failure=True)])
+                    stopped = engine_failed(request.id, error)
+            if stopped is not None:
+                self._events.put([stopped])
                 continue
             streamed = StreamedRequest(next(self._numbers), request, ending)
             self._requests[request.id] = streamed
@@ -215,24 +215,23 @@ class RequestScheduler:
                             self._finish(streamed, event)
                             return
                 cuts = 0 if len(streamed.tokens) > before or self._version() != version else cuts + 1
-            reason = "EngineFailed: the engine ended it again and again, without a token"
-            self._finish(streamed, Stopped(id=streamed.request.id, reason=reason, failure=True))
+            detail = "the engine ended it again and again, without a token"
+            self._finish(streamed, refused(streamed.request, "EngineFailed", detail))
         except EngineEnded as error:
             self.end(error.__cause__ or error)
         except Exception as error:  # an engine outlives one request
-            self._finish(streamed, Stopped(id=streamed.request.id, reason=_failure(error), failure=True))
+            self._finish(streamed, engine_failed(streamed.request.id, error))
 
     def _append(self, streamed: StreamedRequest, chunk: Chunk, version: int) -> EngineEvent | None:
         """Append a chunk to a response; the event that ends the request, if the chunk ends it."""
-        name = streamed.request.id
+        request, name = streamed.request, streamed.request.id
         versions = [version] * len(chunk.tokens) if chunk.versions is None else chunk.versions
         for token, logprob, made_by in zip(chunk.tokens, chunk.logprobs, versions, strict=True):
             if not math.isfinite(logprob):
-                reason = f"NotFinite: version {made_by} gives no finite probabilities"
-                return Stopped(id=name, reason=reason, failure=True)
+                return not_finite(name, made_by)
             if not 0 <= token < self._vocabulary:
-                reason = f"UnknownToken: {token} came; the model's token ids are 0 to {self._vocabulary - 1}"
-                return Stopped(id=name, reason=reason, failure=True)
+                detail = f"{token} came; the model's token ids are 0 to {self._vocabulary - 1}"
+                return refused(request, "UnknownToken", detail)
             streamed.tokens.append(token)
             streamed.logprobs.append(logprob)
             streamed.versions.append(made_by)
@@ -244,8 +243,8 @@ class RequestScheduler:
         if chunk.tokens:
             self._meter.tokens(len(chunk.tokens), self._running.values())
         if chunk.finish in ("stop", "length"):  # neither a token nor a length that was asked for
-            reason = f"EngineFailed: it ended ({chunk.finish}) after {len(streamed.tokens)} tokens, without a reason"
-            return Stopped(id=name, reason=reason, failure=True)
+            detail = f"it ended ({chunk.finish}) after {len(streamed.tokens)} tokens, without a reason"
+            return refused(request, "EngineFailed", detail)
         return None
 
     def _stopped(self, streamed: StreamedRequest, token: int) -> bool:
@@ -274,7 +273,3 @@ class RequestScheduler:
             task.add_done_callback(self._cleaning.discard)
             if task is not asyncio.current_task():
                 task.cancel()
-
-
-def _failure(error: Exception) -> str:
-    return f"EngineFailed: {type(error).__name__}: {error}"

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from rljob_core.messages import EngineProfile
 from rljob_core.ports import Completed, EngineEvent, Progress, Request, Stopped
 from rljob_core.spec import Inflight
 from rljob_core.trajectory import FinishReason
-from rljob_runtime.engines.events import unfit
+from rljob_runtime.engines.events import engine_failed, not_finite, unfit
 from rljob_runtime.engines.options import recompute_choice
 from rljob_runtime.engines.profile import StepTimes
 from rljob_runtime.engines.random_stream import draw
@@ -179,7 +180,7 @@ class Worker:
             if self.running:
                 self._step()
         except Exception as error:  # an engine outlives one batch; each of its sequences says why
-            self._stop_all(f"EngineFailed: {type(error).__name__}: {error}", failure=True)
+            self._stop_all(partial(engine_failed, error=error))
         self._flush()
 
     def _flush(self) -> None:
@@ -191,18 +192,18 @@ class Worker:
 
     def _take(self, ticket: int, request: Request) -> None:
         tokens = np.asarray(request.tokens, np.int64)
-        problem = unfit(request, longest=self._longest, vocabulary=self._model.vocabulary)
+        stopped = unfit(request, longest=self._longest, vocabulary=self._model.vocabulary)
         if request.inherited is not None:
             tokens = np.concatenate([tokens, np.asarray(request.inherited.tokens, np.int64)])
-        if not problem:
+        if stopped is None:
             try:
                 ending = self._stops.ending(request.stop_tokens, request.stop)
             except Exception as error:  # the tokenizer's
-                problem = f"EngineFailed: {type(error).__name__}: {error}"
+                stopped = engine_failed(request.id, error)
             else:
                 self._waiting.append(QueuedSequence(ticket, request, tokens, ending))
                 return
-        self._events.append((ticket, Stopped(id=request.id, reason=problem, failure=True)))
+        self._events.append((ticket, stopped))
 
     def _step(self) -> None:
         rows = self._batch.rows
@@ -236,8 +237,7 @@ class Worker:
         if broken:
             rows.release(row)
             self._model.cache.clear([row])
-            reason = f"NotFinite: version {self.version} gives no finite probabilities"
-            self._events.append((sequence.ticket, Stopped(id=name, reason=reason, failure=True)))
+            self._events.append((sequence.ticket, not_finite(name, self.version)))
             return
         stopped = mark is Mark.STOP or (
             mark is Mark.MAYBE
@@ -249,12 +249,10 @@ class Worker:
             self._events.append((sequence.ticket, Completed(name, tokens, logprobs, versions, finish)))
             rows.release(row)
 
-    def _stop_all(self, reason: str, *, failure: bool) -> None:
+    def _stop_all(self, stopped: Callable[[str], Stopped]) -> None:
         """Stop all running sequences and empty the cache."""
         for sequence in [*self._batch.rows.holder.values(), *self._batch.arriving]:
-            self._events.append(
-                (sequence.ticket, Stopped(id=sequence.request.id, reason=reason, failure=failure))
-            )
+            self._events.append((sequence.ticket, stopped(sequence.request.id)))
         self._begin()
 
     def _begin(self) -> None:
@@ -278,7 +276,7 @@ class Worker:
                 swap.settle(error)
                 return
         if swap.inflight == Inflight.RESTART:
-            self._stop_all("Restarted", failure=False)
+            self._stop_all(lambda name: Stopped(name, "Restarted", failure=False))
             self._flush()
         if swap.tensors is not None:
             self._model.apply(swap.tensors)

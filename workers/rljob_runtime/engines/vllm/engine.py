@@ -155,7 +155,7 @@ class VllmEngine(StreamedEngine):
         if self._own_random_numbers or request.temperature == 0 or request.top_p >= 1:
             return ""
         return (
-            "Unsupported: vLLM's own sampler returns log-probabilities after truncation by topP, and training needs "
+            "vLLM's own sampler returns log-probabilities after truncation by topP, and training needs "
             "those before: set spec.rollout.sampling.topP to 1"
         )
 

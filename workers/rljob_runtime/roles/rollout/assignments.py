@@ -248,10 +248,11 @@ class Assignments:
             (self.running.pop(name).work, error) for name, error in submit(self._engine, requests).items()
         ]
         for work, refusal in refused:
-            name, reason = request_of(work), f"EngineRefused: {error_in_words(refusal)}"
-            log.warning("%s: %s", name, reason, exc_info=refusal)
+            name = request_of(work)
+            stopped = Stopped(name, "EngineRefused", failure=True, detail=error_in_words(refusal))
+            log.warning("%s: %s", name, stopped, exc_info=refusal)
             await self._progress.delete([name])
-            await self.report_ended(work, Stopped(name, reason, failure=True))
+            await self.report_ended(work, stopped)
 
     async def begin_in_turn(self) -> None:
         """Submit each assignment that waits for its turn when that has come, until cancelled."""
@@ -278,11 +279,10 @@ class Assignments:
 
         Args:
             work: the assignment.
-            stopped: whose reason is a word, and after a colon the detail, if any.
+            stopped: its end.
         """
-        reason, _, detail = stopped.reason.partition(": ")
         ended = GenerationEnded(
-            self._instance, work.trajectory, work.attempt, reason, stopped.failure, detail
+            self._instance, work.trajectory, work.attempt, stopped.reason, stopped.failure, stopped.detail
         )
         await publish_event(self._store, ended)
 

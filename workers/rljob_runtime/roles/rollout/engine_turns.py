@@ -21,7 +21,7 @@ class TurnEnded(Exception):
     """A turn ended without a response."""
 
     def __init__(self, stopped: Stopped) -> None:
-        super().__init__(stopped.reason)
+        super().__init__(str(stopped))
         self.stopped = stopped
 
 
@@ -82,7 +82,7 @@ class EngineTurns:
         self._assignments.running[name] = running
         try:
             for refusal in submit(self._engine, [self._requests.later(name, running)]).values():
-                raise TurnEnded(Stopped(name, f"EngineRefused: {error_in_words(refusal)}", failure=True))
+                raise TurnEnded(Stopped(name, "EngineRefused", failure=True, detail=error_in_words(refusal)))
             return await response
         finally:
             self._turns.pop(name, None)

@@ -210,7 +210,7 @@ class Episodes:
             ended = await self._ended(work, first)
         except EnvironmentFailed as failed:
             log.warning("%s: %s", request, failed)
-            ended = Stopped(request, str(failed), failure=failed.blamed)
+            ended = Stopped(request, failed.word, failure=failed.blamed, detail=failed.detail)
         except TurnEnded as turn:
             ended = turn.stopped
         if self._assignments.episodes.pop(request, None) is None:  # given back while this was about to end

@@ -257,6 +257,7 @@ class Rollout:
             started=self._started,
             draining=self._stopping or self._weights.draining,
             stuck=self._weights.stuck,
+            stuck_detail=self._weights.stuck_detail,
             profile=load.profile,
             context=load.context,
             kv_tokens=load.kv_tokens,

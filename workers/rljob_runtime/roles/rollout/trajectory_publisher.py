@@ -102,7 +102,7 @@ class TrajectoryPublisher:
                     if running is None:
                         continue
                     if isinstance(event, Completed) and (fault := self._fault(running, event)):
-                        event = Stopped(event.id, f"InvalidOutput: {fault}", failure=True)  # noqa: PLW2901
+                        event = Stopped(event.id, "InvalidOutput", failure=True, detail=fault)  # noqa: PLW2901
                     if self._episodes is not None:
                         if isinstance(event, Completed) and self._episodes.is_restarted(event):
                             event = Stopped(event.id, RESTARTED, failure=False)  # noqa: PLW2901

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from rljob_core.errors import StoreUnavailable, WeightsMissing, WeightsRejected
-from rljob_core.messages import AWAITED, REJECTED, SWAPS_SIGNALLED, VersionAnnounced, WeightSwap
+from rljob_core.messages import AWAITED, REJECTED, SWAPS_SIGNALLED, UNAVAILABLE, VersionAnnounced, WeightSwap
 from rljob_core.ports import Engine, WeightStore
 from rljob_core.spec import Inflight, PipelineSpec, SwapTime
 from rljob_runtime.model.tensor_bytes import size_of
@@ -90,7 +90,7 @@ class WeightUpdates:
         self._retry_seconds = RETRY_SECONDS
         self.draining = False
         self.swapping = False
-        self.stuck = ""
+        self.stuck = self.stuck_detail = ""
         self.swaps: deque[WeightSwap] = deque(maxlen=SWAPS_SIGNALLED)
         # At a site, copies of the weights come over a link that is busy: what is here is taken.
         self.costs = SwapCosts(engine, SwapTime.AT_ONCE if waits_for_copies else swap_time)
@@ -155,7 +155,7 @@ class WeightUpdates:
         if served is not None and (served.version, served.manifest) == (newest.version, newest.manifest):
             self._served = newest
             # A version in between that could not be loaded is no longer announced.
-            self.draining, self.stuck = False, ""
+            self.draining, self.stuck, self.stuck_detail = False, "", ""
             return
         try:
             await self._use(newest)
@@ -164,7 +164,8 @@ class WeightUpdates:
                 await self._use_earlier()
             await self._keep_old(newest.version, error)
             return
-        self.draining, self.stuck, self._retry_seconds = False, "", RETRY_SECONDS
+        self.stuck = self.stuck_detail = ""
+        self.draining, self._retry_seconds = False, RETRY_SECONDS
 
     async def _use(self, announced: VersionAnnounced) -> None:
         """Verify an announced version's weights, and have the engine take them."""
@@ -217,11 +218,11 @@ class WeightUpdates:
         """
         awaited = self._waits_for_copies and isinstance(error, (WeightsMissing, StoreUnavailable))
         rejected = isinstance(error, WeightsRejected) and not awaited
-        reason = AWAITED if awaited else REJECTED if rejected else "WeightsUnavailable"
-        if not awaited or not self.stuck.startswith(AWAITED):
+        reason = AWAITED if awaited else REJECTED if rejected else UNAVAILABLE
+        if not awaited or self.stuck != AWAITED:
             log.warning("%s: version %d: %s", reason, version, error)
         self._metrics.weights_failed(reason)
-        self.stuck, self.draining = f"{reason}: {error}", rejected
+        self.stuck, self.stuck_detail, self.draining = reason, str(error), rejected
         self._status_changed.set()
         if not awaited:
             await self._assignments.return_waiting(self._assignments.too_new, reason)

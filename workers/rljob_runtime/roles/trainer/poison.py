@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rljob_core.errors import JobFailed, NotFinite
+from rljob_core.failures import Reason
 from rljob_core.messages import StepStats
 from rljob_core.ports import TrainingSample
 from rljob_runtime.model.tensor_files import TensorStream
@@ -30,8 +31,11 @@ def in_micro_batch(
     named = [
         f"{s.trajectory.id} ({sum(len(g.tokens) for g in s.trajectory.segments)} tokens)" for s in samples
     ]
-    what = f"{error}" if isinstance(error, JobFailed) else f"step {step}: out of memory ({error})"
-    return JobFailed(f"{what}. It was micro-batch {number} of step {step}: {_listed(named)}")
+    if isinstance(error, JobFailed):
+        what, reason = str(error), error.reason
+    else:
+        what, reason = f"step {step}: out of memory ({error})", Reason.OUT_OF_MEMORY
+    return JobFailed(f"{what}. It was micro-batch {number} of step {step}: {_listed(named)}", reason)
 
 
 def in_step(error: NotFinite, *, step: int, fed: Sequence[Sequence[str]]) -> JobFailed:
@@ -48,7 +52,8 @@ def in_step(error: NotFinite, *, step: int, fed: Sequence[Sequence[str]]) -> Job
     else:
         source = f"it began with the loss of micro-batch {number} of {len(fed)}: {_listed(fed[number])}"
     return JobFailed(
-        f"step {step}: {error}, so that version {step + 1} is not committed; {source}. {_REMEDY}"
+        f"step {step}: {error}, so that version {step + 1} is not committed; {source}. {_REMEDY}",
+        error.reason,
     )
 
 

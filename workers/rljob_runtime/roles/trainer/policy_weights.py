@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rljob_core.errors import JobFailed, WeightsRejected
+from rljob_core.failures import Reason
 from rljob_core.messages import MicroBatch, Resume
 from rljob_core.ports import TrainerBackend, WeightManifest, WeightStore
 from rljob_core.records import StepCommitted
@@ -49,16 +50,15 @@ class PolicyWeights:
             manifest = None if work.key is None else self._weights.manifest(work.key)
             self._backend.load(None if manifest is None else self._weights.read(manifest))
         except WeightsRejected as error:
-            raise JobFailed(f"{error}. {self._remedy(work)}") from error
+            intact = [0, *intact_versions_before(self._weights, work.manifest, work.version)]
+            raise JobFailed(
+                f"{error}. Versions that do verify: {', '.join(map(str, intact))} (0 is the initial model). Going back "
+                f"gives up what came after: rljob run … --resume --from-version {intact[-1]}",
+                Reason.WEIGHTS_DAMAGED,
+                from_version=intact[-1],
+            ) from error
         self.version, self.manifest = work.version, work.manifest
         self._stored = self._weights.manifests()
-
-    def _remedy(self, work: Resume) -> str:
-        intact = [0, *intact_versions_before(self._weights, work.manifest, work.version)]
-        return (
-            f"Versions that do verify: {', '.join(map(str, intact))} (0 is the initial model). Going back gives up "
-            f"what came after: rljob run … --resume --from-version {intact[-1]}"
-        )
 
     def write(self, work: MicroBatch, micro_batches: tuple[tuple[str, ...], ...]) -> StepCommitted:
         """Write the weights after a step as a new version; its tensors and manifest are durable on return.

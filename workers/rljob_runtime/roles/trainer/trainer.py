@@ -174,8 +174,8 @@ class Trainer:
                 await self._train(work)
             case Finish():
                 await self._checkpoints.finish(work.retention)
-                if work.outcome != "Succeeded":
-                    raise JobFailed(work.message or work.outcome)
+                if work.failure is not None:
+                    raise JobFailed(work.failure.detail, work.failure.reason)
                 return True
         return False
 

@@ -15,7 +15,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from rljob_core.errors import JobFailed, SpecError, WeightsRejected
+from rljob_core.errors import CheckpointDamaged, SpecError, WeightsRejected
 from rljob_core.messages import StepStats
 from rljob_core.ports import TrainingSample
 from rljob_runtime.model.arrays import Arrays, checked_copies
@@ -86,7 +86,7 @@ class ArrayBackend(ABC):
         """Take the optimizer's state from a checkpoint folder (`None`: fresh).
 
         Raises:
-            JobFailed: the folder holds none of this model.
+            CheckpointDamaged: the folder holds none of this model.
         """
         if folder is None:
             self.state = {name: array.copy() for name, array in self._fresh.items()}
@@ -96,7 +96,7 @@ class ArrayBackend(ABC):
                 named = [(name.removeprefix(_PREFIX), array) for name, array in saved.items()]
             self.state = checked_copies(named, like=self._fresh)
         except (OSError, ValueError, EOFError, BadZipFile, WeightsRejected) as error:
-            raise JobFailed(f"checkpoint {folder} does not load: {error}") from error
+            raise CheckpointDamaged(f"checkpoint {folder} does not load: {error}") from error
 
     def begin_step(self, step: int) -> None:
         """Start step `step` with nothing accumulated."""

@@ -215,7 +215,7 @@ class BackendState(ABC):
         are to be loaded before: those that the optimizer keeps in float32 are taken where they round to them.
 
         Raises:
-            JobFailed: the folder's state does not load or belongs to other weights; nothing was taken.
+            CheckpointDamaged: the folder's state does not load or belongs to other weights; nothing was taken.
         """
         if folder is None:
             with torch.no_grad():
