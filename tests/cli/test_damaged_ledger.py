@@ -14,9 +14,9 @@ from evidence_builder import EvidenceBuilder, job
 from evidence_streams import append, seal
 from example_job import write_job
 from invocation import children, claimed, refused, rljob
-from rljob_core.faults import LEDGER
 
 from rljob_cli.run_folder.folder import RunFolder
+from rljob_core.failures import ADVICE, Reason
 from rljob_core.ports import MESSAGE_ID, Channel, MessageStore
 from rljob_core.records import EpochClaimed, SpecInForce
 from rljob_core.spec import RLJobSpec
@@ -129,7 +129,7 @@ def test_nobody_goes_back_in_it(
     assert what in error
     assert remedy in error
     assert [line.partition(": ")[0] for line in said] == ["at fault", "to do", "to continue"]
-    assert said[0] == f"at fault: {LEDGER.who}"
+    assert said[0] == f"at fault: {ADVICE[Reason.LEDGER_DAMAGED].at_fault}"
     assert said[2].endswith(" --resume --from-version 1")  # it has not gone back
     assert what in found_by_the_audit(folder)[0]
 
