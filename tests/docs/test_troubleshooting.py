@@ -57,7 +57,7 @@ def test_the_table_of_clusters_has_every_other_remedy() -> None:
 
 def test_what_the_operator_does_follows_from_the_reason() -> None:
     waits = {"ResourceMissing", "StorageRefused", "StreamsUnavailable", "StreamsFull"}
-    others = {**dict.fromkeys(waits, 4), "Fenced": 3, "Stopped": 143, "Crashed": 1}
+    others = {**dict.fromkeys(waits, 4), "Fenced": 3, "Stopped": 143, "Crashed": 1, "LimitReached": 1}
     assert {reason: reason.exit_code for reason in Reason} == {**dict.fromkeys(Reason, 2), **others}
     assert {reason for reason in Reason if not reason.ends_job} == others.keys()
 

@@ -43,7 +43,9 @@ class Watched:
         self.seen = replace(self.seen, now=now, pods=pods, **{"deployed": deployed, **changes})
         for _ in range(2):  # to look twice counts once
             self.failures = count(self.failures, self.seen)
-        return stuck(self.failures, self.seen, PATIENCE)
+        failure = stuck(self.failures, self.seen, PATIENCE)
+        assert failure is None or failure.reason is Reason.NO_PROGRESS
+        return "" if failure is None else failure.detail
 
 
 @pytest.fixture

@@ -328,13 +328,11 @@ class Run:
 
     async def _sample(self) -> None:
         """Once a second, measure free space and rates, memory if it is due, and update the view and the summary."""
-        streams = self._folder.nats / "store" / "jetstream"
-        had = streams.exists()  # not of a server of the user's
+        # None of a server of the user's. What the server has in memory lets roles wait, and no write ends.
+        streams = list((self._folder.nats / "store" / "jetstream").glob("*/streams/*/meta.inf"))
         while True:
-            if (
-                had and not streams.exists()
-            ):  # what its server has in memory lets roles wait, and no write ends
-                raise _StreamsLost(f"{streams} is gone, and with it the ledger")
+            if lost := next((file.parent for file in streams if not file.exists()), None):
+                raise _StreamsLost(f"{lost} is gone, or damaged: a stream of the job")
             await self._peak.measure()
             if (free := shutil.disk_usage(self._folder.path).free) < LEAST_FREE_BYTES:
                 raise _OutputLost(f"only {free >> 20} MB are free on its disk")
