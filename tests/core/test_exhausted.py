@@ -23,7 +23,6 @@ from rljob_core.failures import Reason
             "ulimit -u",
         ),
         (StoreUnavailable("no nats-server answers at nats://nats:4222"), ""),
-        (SpecError("spec.reward", "mine:score raised OSError: Too many open files"), ""),
         (OSError(errno.ENOSPC, "No space left on device"), ""),
     ],
 )

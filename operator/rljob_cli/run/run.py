@@ -43,7 +43,7 @@ from rljob_cli.run_folder.folder import RunFolder
 from rljob_cli.run_folder.job_file import changes, stored_job
 from rljob_cli.run_folder.streams import join_sites, opened_store
 from rljob_core.errors import RLJobError, SpecError, StoreUnavailable, failure_of
-from rljob_core.exhausted import limit_in, limit_of
+from rljob_core.exhausted import limit_in
 from rljob_core.failures import Failure, Reason
 from rljob_core.job_state import JobState
 from rljob_core.spec import RLJob, SiteLinkSpec
@@ -198,7 +198,7 @@ class Run:
             return RunEnd(RunExit.INTERRUPTED)
         raised = work.exception()
         error = innermost(raised) if raised is not None else None
-        if error is not None and limit_of(error):
+        if error is not None and failure_of(error).reason is Reason.LIMIT_REACHED:
             return RunEnd.failed(failure_of(error))
         if limit := self._limit_of_server(error):
             return RunEnd.failed(Failure(Reason.LIMIT_REACHED, f"{limit}: {error}"))
