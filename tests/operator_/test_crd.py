@@ -564,6 +564,7 @@ def test_what_is_immutable() -> None:
             )
         ),
         *(f"spec.evaluation.data.{field}" for field in ("source", "dataset", "options", "seed")),
+        "spec.evaluation.sets",
         "spec.reward.functions",
         "spec.reward.perGroup",
         "spec.reward.skipSpecialTokens",

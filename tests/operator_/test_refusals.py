@@ -398,6 +398,16 @@ MANIFESTS = [
         ),
     ),
     case(
+        "spec.reward.perGroup",
+        ["judge:rank"],
+        said("perGroup names those of functions that score a whole group"),
+    ),
+    case(
+        "spec.evaluation.sets",
+        [{"name": "a"}, {"name": "a"}],
+        said("names of held-out sets must differ: rename one"),
+    ),
+    case(
         "spec.algorithm.learningRateSchedule",
         "Linear",
         said(
@@ -613,6 +623,8 @@ def test_any_value_of_any_field_is_refused_by_both_or_by_none(
             given = {"spec.networking.egress": [place], path: value}
         if path.startswith("spec.trackers[0]."):
             given = {"spec.trackers": [{"name": "TensorBoard"}], path: value}
+        if path.startswith("spec.evaluation.sets[0]."):
+            given = {"spec.evaluation.sets": [{"name": "a"}], path: value}
         manifest = changed(MANIFEST, given)
         places = [set[str](), set[str]()]
         try:
@@ -707,6 +719,9 @@ CHANGES = [
     Change("spec.evaluation.sets", SETS_WITH_OTHER_OPTIONS, _HELD_OUT, before=SETS),
     Change("spec.reward.functions", ["verifier"], _REWARDS),
     Change("spec.reward.skipSpecialTokens", False, _REWARDS),
+    Change(
+        "spec.reward.perGroup", ["judge:rank"], _REWARDS, before={"spec.reward.functions": ["judge:rank"]}
+    ),
     Change("spec.reward.weights", [2.0], _REWARDS),
     Change(
         "spec.rollout.environment.maxTurns",
@@ -770,6 +785,7 @@ def test_the_api_server_keeps(change: Change, api: StrictApi, request: pytest.Fi
 @pytest.mark.parametrize("change", [c for c in CHANGES if c.command], ids=lambda change: change.name)
 def test_a_resumed_run_keeps(change: Change, tmp_path: Path) -> None:
     write_model(tmp_path / "model")
+    (tmp_path / "judge.py").write_text("def rank(completions): return [0.0] * len(completions)\n")
     before = changed(MANIFEST, change.before)
     claimed(write(tmp_path, before))
     errors = refused(write(tmp_path, changed(before, {change.path: change.value})), "--resume")

@@ -364,7 +364,7 @@ class SimulatedServer(EpisodeServer):
     """
 
     def __init__(self, setup: EnvironmentSetup, writer: asyncio.StreamWriter, games: Games) -> None:
-        super().__init__(setup, writer)
+        super().__init__(setup, writer, set())
         self._games = games
         self._prompts: dict[int, Prompt] = {}
         self.calls: dict[int, Prompt] = {}

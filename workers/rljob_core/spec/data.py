@@ -228,8 +228,7 @@ class RewardSpec(ApiModel):
         Immutable("rewards are compared over the whole run"),
     ] = Field(default=["exact_match"])
     """Functions whose scores are summed up: `verifier` (the data set's), `exact_match`, `math_verify`, `python_tests`,
-    `package.module:function`, what an installed distribution offers, or `environment` (what the environment gives each
-    episode)."""
+    `package.module:function`, a plug-in's, or `environment` (its score of each episode)."""
     weights: Annotated[
         list[Annotated[float, Field(ge=-1000, le=1000)]],
         Field(max_length=16),
