@@ -89,7 +89,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def config_of(*functions: str, **reward: Any) -> JobConfig:
-    return job_config(Path("model"), reward={"functions": list(functions), "timeoutSeconds": 20, **reward})
+    scored = {"functions": list(functions), "timeoutSeconds": 20, **reward}
+    return job_config(Path("model"), reward=scored, evaluation={})
 
 
 async def outcomes(scorer: Scorer, *completions: str) -> list[ScoringOutcome]:
