@@ -29,6 +29,7 @@ CHECKOUT = Path(__file__).parents[2]
 RULES = CHECKOUT / "manifests/components/monitoring/rules.yaml"
 ABSENT = {
     CoordinatorMetrics.HELDOUT_REWARD,  # the job has no evaluation
+    CoordinatorMetrics.HELDOUT_PASS,
     CoordinatorMetrics.ABORTED,  # nothing fails until the test kills the engine
     CoordinatorMetrics.FAILED_ATTEMPTS,
     RolloutMetrics.REJECTED,
@@ -99,12 +100,12 @@ def test_a_job_and_its_engine_s_death_are_seen(
 
     # The figures are the job's own.
     consumed = f'{CoordinatorMetrics.TRAJECTORIES.name}{{event="consumed"}}'
-    (same,) = until(
+    (same,) = answered(
         "trajectories", f"{consumed} == on (rljob) group_right 32 * {CoordinatorMetrics.STEP.name}"
     )
     assert float(same["value"][1]) >= 96
     answered("price", f"{CoordinatorMetrics.COST_PER_HOUR.name} == 2.1")
-    until(
+    answered(
         "staleness within its bound",
         f'{TrainerMetrics.STALENESS.name}_bucket{{le="1.0"}} == ignoring (le) '
         f"{TrainerMetrics.STALENESS.name}_count",

@@ -146,7 +146,10 @@ class _Judge:
                 yield from self._unknown(*name, f"had the pipeline {_shown(line.pipeline)}", source)
             return
         if line.writer != moment.writer:
-            honest = self._was_made_before(line) or self._may_be_lost(line, moment.writer // EPOCH_STRIDE)
+            # A coordinator publishes what an earlier one recorded and could not publish any more.
+            honest = line.writer > moment.writer and line.writer in self.claimed
+            honest = honest or self._was_made_before(line)
+            honest = honest or self._may_be_lost(line, moment.writer // EPOCH_STRIDE)
             if kind != "end" and not honest:
                 text = f"was recorded by writer epoch {moment.writer}, and published by {line.writer}, in {source}"
                 yield Violation(name, text)
