@@ -12,10 +12,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 _ADDRESS_SPACE = 1 << 30
 """Bytes that a command needs at least: its libraries, and a nats-server, which reserves more than it uses."""

@@ -618,26 +618,14 @@ def test_functions_are_called_once_on_trial(tmp_path: Path, monkeypatch: pytest.
     )
 
 
-async def test_a_process_that_is_killed_while_it_loads_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("loading", ["os.kill(os.getpid(), signal.SIGKILL)", "time.sleep(3600)"])
+async def test_a_process_that_does_not_load_what_others_load_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loading: str
 ) -> None:
-    once = "import os, pathlib, signal\nfile = pathlib.Path(__file__).with_suffix('.seen')\n"
-    once += "if not file.exists():\n    file.touch()\n    os.kill(os.getpid(), signal.SIGKILL)\n"
-    name = user_module(tmp_path, monkeypatch, once + "def f(*, completion, item):\n    return 1.0\n")
-    pool = pool_of(job_config("model", functions=[f"{name}:f"]), workers=1)
-    try:
-        await pool.start()
-        assert (await pool.score(ScoringJob(0, False, "1"))).scores == (1.0,)
-    finally:
-        await pool.close()
-
-
-async def test_a_process_that_waits_for_ever_where_others_load_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pool_module, "_SILENT_SECONDS", 1.0)
-    once = "import pathlib, time\nfile = pathlib.Path(__file__).with_suffix('.seen')\n"
-    once += "if not file.exists():\n    file.touch()\n    time.sleep(3600)\n"
+    if "sleep" in loading:
+        monkeypatch.setattr(pool_module, "_SILENT_SECONDS", 1.0)
+    once = "import os, pathlib, signal, time\nfile = pathlib.Path(__file__).with_suffix('.seen')\n"
+    once += f"if not file.exists():\n    file.touch()\n    {loading}\n"
     name = user_module(tmp_path, monkeypatch, once + "def f(*, completion, item):\n    return 1.0\n")
     pool = pool_of(job_config("model", functions=[f"{name}:f"]), workers=1)
     try:
