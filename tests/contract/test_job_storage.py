@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,11 +14,12 @@ from uuid import uuid4
 import pytest
 from cluster_jobs import SEEDS, job_of, operator, prepare, refusal, role_store
 from e2e.harness.nats_server import EmbeddedServer
-from tests.waiting import until_async
+from tests.waiting import in_time, until_async
 
+from rljob_cli.backup.messages import restore_stream
 from rljob_core.errors import StoreFull, StoreUnavailable
 from rljob_core.messages import STEP_METRICS, StepMetrics
-from rljob_core.ports import NEWEST_ONLY, Channel
+from rljob_core.ports import NEWEST_ONLY, Channel, Message
 from rljob_core.spec import RLJob
 from rljob_core.stream_definitions import (
     CONSUMERS,
@@ -29,6 +31,7 @@ from rljob_core.stream_names import StreamNames
 from rljob_core.streams_budget import largest_trajectory_stream_bytes
 from rljob_operator.decisions.stream_storage import (
     KEPT,
+    RESTING,
     Room,
     Storage,
     StreamUse,
@@ -298,6 +301,66 @@ async def test_the_jobs_of_a_namespace_leave_room_to_those_of_others(
         await prepare(streams, second, TRAJECTORIES)
     assert most_of_namespace(100_000_000_000) == 50_000_000_000
     assert most_of_namespace(1) == 4_000_000_000
+
+
+async def test_a_suspended_job_keeps_what_it_holds_and_gives_the_rest_to_others(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    first, *others = (job_of(uuid4().hex, None) for _ in range(3))
+    uid, piece = first.metadata.uid or "", os.urandom(900_000)
+    async with operator(server.url, tmp_path) as streams, AsyncExitStack() as stack:
+        await prepare(streams, _generation(first, 1), TRAJECTORIES)
+        store = await stack.enter_async_context(opened(server, uid, Holder.COORDINATOR))
+        for _ in range(20):
+            await store.publish(Channel.LEDGER, "records", piece)
+        await until_async(lambda: streams.prepare(_generation(first, 2), TRAJECTORIES, resting=True))
+        kept = {name: config["max_bytes"] for name, config in (await configurations(streams, first)).items()}
+        ledger = kept.pop(names_of(uid).stream(Channel.LEDGER))
+        assert 40 * len(piece) < ledger < 48 * len(piece)
+        assert set(kept.values()) == {RESTING}
+        for other in others:
+            await prepare(streams, other, TRAJECTORIES)
+        await server.kill()
+        await server.start()
+        assert (await store.filled(Channel.LEDGER))[0] > 20 * len(piece)
+
+        resumed = _generation(first, 3)
+        assert "the NATS server has no more" in await refusal(streams, resumed, TRAJECTORIES)
+        await streams.remove(others[0])
+        await prepare(streams, resumed, TRAJECTORIES)
+        assert streams.trouble(resumed) is None
+        found = await configurations(streams, first)
+        assert all(found[name]["max_bytes"] >= limit for name, limit in limits_of(uid).items())
+        assert await store.publish(Channel.LEDGER, "records", piece) == 21
+
+
+async def test_a_backup_fills_the_streams_of_a_suspended_job_while_they_grow(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    job, size, count = job_of(uuid4().hex, None), 700_000, 40
+    messages = (Message(number, "records", os.urandom(size)) for number in range(1, count + 1))
+    async with operator(server.url, tmp_path) as streams:
+
+        async def prepared() -> bool:
+            return await streams.prepare(job, TRAJECTORIES, restorable=True, resting=True)
+
+        async def follow() -> None:
+            while True:
+                await outgrown(streams)
+                await prepared()
+
+        await until_async(prepared)
+        async with opened(server, job.metadata.uid or "", Holder.RESTORER) as store:
+            assert await store.limit(Channel.LEDGER) == RESTING
+            following = asyncio.create_task(follow())
+            await in_time(restore_stream(store, Channel.LEDGER, messages, last_sequence=count))
+            following.cancel()
+            assert await store.last_sequence(Channel.LEDGER) == count
+            assert await store.limit(Channel.LEDGER) > count * size
+
+
+def _generation(job: RLJob, generation: int) -> RLJob:
+    return job.model_copy(update={"metadata": job.metadata.model_copy(update={"generation": generation})})
 
 
 async def test_what_a_coordinator_asks_for_is_bounded_by_its_spec(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import sys
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 from typing import Annotated
@@ -18,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rljob_cli.backup.copied import Copied
 from rljob_cli.backup.index import StreamSegment
 from rljob_cli.backup.place import Count
-from rljob_core.errors import BackupDamaged, Fenced, StoreUnavailable
+from rljob_core.errors import BackupDamaged, Fenced, StoreFull, StoreUnavailable
 from rljob_core.messages.limits import LONGEST_NAME
 from rljob_core.ports import MESSAGE_ID, Channel, Message, first_sequence
 from rljob_core.site_border import SOURCE
@@ -29,6 +30,14 @@ _LEVEL = 1  # base64 shrinks by a quarter, and JSON to a tenth; more costs time 
 _LONGEST_LINE = 4 << 20
 _SILENCE_SECONDS = 5.0
 _AT_ONCE = 128
+_BYTES_AT_ONCE = 3 << 19
+"""Published at once, at most, where each message has at most 1 MB: less than half of the smallest stream may hold, so
+that a stream without room for them is one that the operator enlarges.
+"""
+_OVERHEAD = 1024
+"""Bytes that a message takes in a stream beside its content and headers, at most."""
+_PATIENCE_SECONDS = 120.0
+"""For which a stream without room may stay as it is: the operator enlarges streams that fill every ten seconds."""
 _SEGMENT_BYTES = 64 << 20
 _GAP = "gap"
 _MOST_GAPS = 1 << 22
@@ -202,6 +211,7 @@ async def restore_stream(
 
     Raises:
         BackupDamaged: the messages are not in order.
+        StoreFull: the stream is at its limit, and nobody enlarges it.
         StoreUnavailable: the server gives other sequences: somebody else writes.
     """
     filler = _Filler(store, channel)
@@ -219,6 +229,7 @@ class _Filler:
         self._next = first_sequence(channel)
         self._empty = True
         self._coming: list[Message] = []
+        self._size, self._free = 0, 0
         self._gaps: list[int] = []
 
     async def add(self, message: Message) -> None:
@@ -253,7 +264,11 @@ class _Filler:
     async def _put(self, message: Message) -> None:
         is_first, self._empty = self._empty, False
         self._next = message.sequence + 1
+        size = len(message.data) + sum(map(len, (*message.headers, *message.headers.values()))) + _OVERHEAD
+        if self._size + size > _BYTES_AT_ONCE:
+            await self._flush()
         self._coming.append(message)
+        self._size += size
         if is_first:  # alone: if somebody else has begun to write, nothing of ours comes after it
             await self._flush(before=message.sequence - 1)
         elif len(self._coming) >= _AT_ONCE:
@@ -261,7 +276,27 @@ class _Filler:
 
     async def _flush(self, *, before: int | None = None) -> None:
         coming, self._coming = self._coming, []
+        await self._wait_for_room()
+        self._free, self._size = self._free - self._size, 0
         await asyncio.gather(*(self._publish(message, before) for message in coming))
+
+    async def _wait_for_room(self) -> None:
+        """Wait until the stream has room for all that comes: if it refused one, the next would get its sequence."""
+        waited, limit = 0, 0
+        while self._free < self._size:
+            before = limit
+            held, limit = await self._store.filled(self._channel)
+            self._free = limit - held if limit else sys.maxsize
+            if self._free >= self._size:
+                return
+            waited = 0 if limit > before else waited + 1
+            if waited > _PATIENCE_SECONDS:
+                raise StoreFull(
+                    f"the stream {self._channel} of the job holds {held:,} of the {limit:,} bytes that it may, and the "
+                    "operator gives it no more: the RLJob's condition Ready says why. Make room, delete the RLJob, "
+                    "create it again with spec.suspend: true, and restore it"
+                )
+            await asyncio.sleep(1.0)
 
     async def _publish(self, message: Message, before: int | None) -> None:
         headers = dict(message.headers)

@@ -63,6 +63,7 @@ async def restore_configured(
         SpecError: there is no backup; it is of another model or with other settings that must not change; or the job
             has run, or was filled before.
         BackupDamaged: the backup is not what its index names.
+        StoreFull: the job's streams have no room for it, and the operator gives none.
         StorageRefused, StoreUnavailable: of the backup, or of the job's storage.
     """
     index = required_index(place)

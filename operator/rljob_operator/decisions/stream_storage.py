@@ -34,6 +34,12 @@ _NO_MORE_OF_NAMESPACE = (
 )
 KEPT = 8
 """The stream that is the last to grow leaves an eighth of what the job may have to the others."""
+RESTING = 4 << 20
+"""Bytes of one replica of each stream of a job that does not run, beyond twice what it holds.
+
+Four times the largest message (`max_payload`): a restore that finds no room for one has filled more than half of the
+limit, so that the stream grows.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +127,21 @@ def job_storage(
     trajectory_bytes: int,
     replicas: int,
     most: int | None,
+    resting: bool = False,
 ) -> Storage:
     """The limits of a job's account and of its streams, of which that of the trajectories is to hold so many bytes.
 
+    Args:
+        trajectory_bytes: what the stream of trajectories is to hold.
+        resting: whether the job does not run. Then each stream has as much room again as it holds, and gives the rest
+            back; all of them grow when a backup fills them.
+
     The other arguments are those of `storage`.
     """
+    if resting:
+        room, held = _given_back(room, held, replicas)
+        first = dict.fromkeys(names.all_streams, RESTING)
+        return storage(room, held, first=first, growing=names.all_streams, replicas=replicas, most=most)
 
     def given(size: int) -> Storage:
         return storage(
@@ -143,6 +159,34 @@ def job_storage(
         # Scores and progress of trajectories that have no room need none either.
         found = replace(given(before), short=found.short)
     return found
+
+
+def may_begin(
+    names: StreamNames, held: Mapping[str, StreamUse], given: Storage, *, trajectory_bytes: int
+) -> bool:
+    """Whether the streams of a job that is to run have what it needs: to begin, or to go on after it rested.
+
+    A job that runs goes on with what it has, whatever it asks for meanwhile.
+    """
+    first = stream_limits(names, trajectory_bytes)
+    least = stream_limits(names, 0)
+    rested = any(0 < use.limit < least[name] for name, use in held.items())
+    if rested:
+        return all(given.limits.get(name, 0) >= size for name, size in first.items())
+    return all(name in held or name in given.limits for name in first)
+
+
+def _given_back(
+    room: Room, held: Mapping[str, StreamUse], replicas: int
+) -> tuple[Room, Mapping[str, StreamUse]]:
+    """What an account and its streams have, once they have given back what a job that does not run leaves unused."""
+    kept = {name: replace(use, limit=min(use.limit, RESTING + 2 * use.bytes)) for name, use in held.items()}
+    if room.allowed is None:
+        return room, kept
+    allowed = min(room.allowed, _rounded_up(replicas * sum(use.limit for use in kept.values())))
+    back = room.allowed - allowed
+    free, of_namespace = (None if one is None else one + back for one in (room.free, room.namespace_free))
+    return replace(room, allowed=allowed, free=free, namespace_free=of_namespace), kept
 
 
 def storage(
@@ -191,11 +235,14 @@ def storage(
             wanted = max(use.limit, available) if grows else use.limit
             short = short or not grows or 2 * use.bytes > wanted
         limits[name] = wanted
-    allowed = max(before, replicas * sum(limits.values()))
-    allowed = -(-allowed // _STEP) * _STEP
+    allowed = _rounded_up(max(before, replicas * sum(limits.values())))
     if capacity is not None:
         allowed = max(before, min(allowed, replicas * capacity))
     return Storage(allowed, {name: limit for name, limit in limits.items() if limit}, reason if short else "")
+
+
+def _rounded_up(size: int) -> int:
+    return -(-size // _STEP) * _STEP
 
 
 def _wanted(use: StreamUse, first: int, *, grows: bool) -> int:

@@ -93,7 +93,10 @@ class HubBorders:
         if held is None and not crossings and not job.spec.rollout.sites:
             return before
         if held is None or held[0] != said:
-            held = self._revisions[uid] = said, max(revision_by_time(), 0 if held is None else held[1] + 1)
+            held = self._revisions[uid] = (
+                said,
+                max(revision_by_time(), before, 0 if held is None else held[1] + 1),
+            )
         return held[1]
 
     def forget(self, job: RLJob) -> None:

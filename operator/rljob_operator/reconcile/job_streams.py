@@ -30,6 +30,7 @@ from rljob_operator.decisions.stream_storage import (
     in_gb,
     in_words,
     job_storage,
+    may_begin,
     most_of_namespace,
 )
 from rljob_operator.nats.credentials import STREAMS, Issuer, JobKeys, stream_credentials
@@ -49,13 +50,16 @@ from rljob_operator.reconcile.stream_requests import (
     create,
     create_queue,
     delete_streams,
-    enlarge,
+    limit,
     replicas_of,
     replicate,
     stream_uses,
 )
 
 log = logging.getLogger(__name__)
+
+_LARGEST_ACCOUNT = 24
+"""Bits of the number of megabytes that an account may have."""
 
 
 class JobStreams:
@@ -98,11 +102,20 @@ class JobStreams:
             return Trouble("StreamsRefused", self._refusals[uid])
         return Trouble("StreamsFull", self._short[uid]) if uid in self._short else None
 
-    async def prepare(self, job: RLJob, size: int, *, restorable: bool = False) -> bool:
+    async def prepare(
+        self, job: RLJob, size: int, *, restorable: bool = False, resting: bool = False
+    ) -> bool:
         """Let a job have its accounts and streams, and room for `size` bytes of trajectories.
 
-        Returns True once it has, until the server is another one. Whatever exists stays as it is, and grows at most. As
-        long as it is `restorable`, the job's streams may be filled from a backup.
+        Args:
+            job: the job.
+            size: bytes that its stream of trajectories is to hold.
+            restorable: whether its streams may be filled from a backup.
+            resting: whether it does not run: its streams give back the room that they do not use. Those of a job
+                that runs stay as they are, and grow at most.
+
+        Returns:
+            True once it has all that, until the server is another one.
         """
         if not self._serves(job):
             return True  # the coordinator's pod creates and enlarges them
@@ -110,7 +123,7 @@ class JobStreams:
         try:
             # One after the other, or they would all take the room that the namespace has left.
             async with self._preparing[job.metadata.namespace], asyncio.timeout(TIMEOUT_SECONDS):
-                done = await self._prepare(job, size, restorable=restorable)
+                done = await self._prepare(job, size, restorable=restorable, resting=resting)
         except (TimeoutError, OSError, nats.errors.Error) as error:
             log.warning("%s/%s: its streams: %r", job.metadata.namespace, job.metadata.name, error)
             return False
@@ -122,7 +135,7 @@ class JobStreams:
             self._refusals.pop(uid, None)
         return done
 
-    async def _prepare(self, job: RLJob, size: int, *, restorable: bool) -> bool:
+    async def _prepare(self, job: RLJob, size: int, *, restorable: bool, resting: bool) -> bool:
         system = self._connection.client
         if system is None:
             return False
@@ -131,11 +144,19 @@ class JobStreams:
             if asked is not None:
                 for stream in names.all_streams:
                     await replicate(system, stream, asked)
-            return await enlarge(system, names.stream(Channel.TRAJECTORIES), size)
+            return await limit(system, names.stream(Channel.TRAJECTORIES), size)
         replicas = replicas_of(job, await count_servers(system))
-        given = await self._storage(job, self._issuer, system, size=size, replicas=replicas)
-        # The token by which a job that is restorable ceases to be is a later one.
-        revision = (job.metadata.generation or 0) + (given.allowed >> 20) + (not restorable)
+        given = await self._storage(job, self._issuer, system, size=size, replicas=replicas, resting=resting)
+        if resting and self.has_account(job):
+            # Before their account, which has room for all of them at any time.
+            async with self.client(job) as client:
+                for name, most in given.limits.items():
+                    await limit(client, name, most, at_least=False)
+        # An account has less than before only once `spec.suspend` says so, in a later generation. The token by which a
+        # job that is restorable ceases to be is a later one.
+        revision = (
+            ((job.metadata.generation or 0) << _LARGEST_ACCOUNT) + (given.allowed >> 20) + (not restorable)
+        )
         keys = JobKeys.of(job, self._issuer)
         crossings = []
         if self.borders is not None:
@@ -152,7 +173,10 @@ class JobStreams:
         for token in accounts.tokens:
             await give_account(system, token)
         key = job.metadata.namespace, job.metadata.name
-        growing = {name: given.limits.get(name, 0) for name in map(names.stream, GROWING)}
+        growing = {
+            name: given.limits.get(name, 0)
+            for name in (names.all_streams if resting else map(names.stream, GROWING))
+        }
         self._prepared.add(
             accounts.streams, key, allowed=given.allowed, asked=asked, replicas=replicas, growing=growing
         )
@@ -163,13 +187,13 @@ class JobStreams:
             for definition in definitions:
                 if not await create(client, definition):
                     await replicate(client, definition["name"], replicas, at_least=asked is None)
-            limited = [await enlarge(client, name, most) for name, most in given.limits.items()]
+            limited = [await limit(client, name, most) for name, most in given.limits.items()]
             for queue in shared_queues(per_group=bool(job.spec.reward.per_group)):
                 await create_queue(client, names.stream(queue.channel), queue.definition(names))
-        return all(limited) and given.limits.get(names.stream(Channel.TRAJECTORIES), 0) >= size
+        return all(limited) and (resting or given.limits.get(names.stream(Channel.TRAJECTORIES), 0) >= size)
 
     async def _storage(
-        self, job: RLJob, issuer: Issuer, system: Client, *, size: int, replicas: int
+        self, job: RLJob, issuer: Issuer, system: Client, *, size: int, replicas: int, resting: bool
     ) -> Storage:
         """How much the streams of a job may hold; what is short of that is remembered.
 
@@ -182,10 +206,12 @@ class JobStreams:
         if room.used or room.allowed is not None:
             async with self.client(job) as client:
                 held = await stream_uses(client, names.all_streams)
-        given = job_storage(names, room, held, trajectory_bytes=size, replicas=replicas, most=self._most)
+        given = job_storage(
+            names, room, held, trajectory_bytes=size, replicas=replicas, most=self._most, resting=resting
+        )
         if given.allowed < room.used:
             raise StreamRefused(f"the job's streams take {in_gb(room.used)}: {given.short}")
-        if any(name not in held and name not in given.limits for name in names.all_streams):
+        if not resting and not may_begin(names, held, given, trajectory_bytes=size):
             # A server that starts with an account that it has no room for serves none of that account's streams.
             needed = sum(stream_limits(names, size).values())
             raise StreamRefused(f"the job needs {in_gb(needed)} to begin: {given.short}")

@@ -37,7 +37,7 @@ from rljob_operator.reconcile.site_stream_requests import (
     message_id,
     server_id,
 )
-from rljob_operator.reconcile.stream_requests import ask, delete_streams, enlarge, stream_info
+from rljob_operator.reconcile.stream_requests import ask, delete_streams, limit, stream_info
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ class SiteJobStreams:
                 complete = complete and there
             else:
                 await create_stream(client, definition)
-        await enlarge(client, names.stream(Channel.TRAJECTORIES), order.trajectory_bytes)
+        await limit(client, names.stream(Channel.TRAJECTORIES), order.trajectory_bytes)
         for consumer in streams.site_consumers(server):
             for name in await _consumers(client, consumer.stream):
                 if consumer.replaces(name):

@@ -33,14 +33,16 @@ class StreamPreparation:
         """
         metrics = self._metrics.metrics(key)
         size = trajectory_room(job.spec, 0 if metrics is None else metrics.stream_bytes)
-        settings = job.spec.nats.replicas, job.spec.nats.credentials_generation, restorable
         borders = self._streams.borders
         sites = () if borders is None else borders.sites_of(job)
+        # What sites have stored still comes to the streams of a job that is suspended.
+        resting = job.spec.suspend and not job.spec.rollout.sites
+        settings = job.spec.nats.replicas, job.spec.nats.credentials_generation, restorable, resting
         wanted = job.metadata.uid, self._connection.connections, sites, *settings
         before, prepared = self._prepared.get(key, (None, 0))
         if not (before == wanted and size <= prepared):
             self._metrics.expect(key, job.metadata.uid or "")
-            if await self._streams.prepare(job, size, restorable=restorable):
+            if await self._streams.prepare(job, size, restorable=restorable, resting=resting):
                 self._prepared[key] = wanted, size
 
     def forget(self, key: JobKey) -> None:

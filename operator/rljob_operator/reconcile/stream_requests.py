@@ -93,19 +93,20 @@ async def create(client: Client, definition: Mapping[str, Any]) -> bool:
     return False
 
 
-async def enlarge(client: Client, stream: str, size: int) -> bool:
-    """Let a stream hold at least `size` bytes; False if the server refuses, or has no stream yet.
+async def limit(client: Client, stream: str, size: int, *, at_least: bool = True) -> bool:
+    """Let a stream hold `size` bytes; False if the server refuses, or has no stream yet.
 
     Args:
         client: in the stream's account.
         stream: its name.
-        size: the limit that it gets if it has a smaller one.
+        size: its limit, more than it holds.
+        at_least: whether a stream that may hold more keeps its limit.
     """
     info = await stream_request(client, "INFO", stream, {})
     if "error" in info:
         return False  # it will be created with this size
-    limit = info["config"]["max_bytes"]
-    if limit >= size or limit <= 0:
+    before = info["config"]["max_bytes"]
+    if before in {size, 0, -1} or (at_least and before > size):
         return True
     answer = await stream_request(client, "UPDATE", stream, {**info["config"], "max_bytes": size})
     if (error := answer.get("error")) is not None:
