@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from rljob_core.omitted import OMITTED_IF_EMPTY
+from rljob_core.record_fields import OMITTED_IF_EMPTY
 from rljob_core.records import Generated, Inherited
 from rljob_core.trajectory import State
 
