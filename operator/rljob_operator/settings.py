@@ -15,7 +15,7 @@ from ruamel.yaml.error import YAMLError
 
 from rljob_core.errors import SpecError
 from rljob_core.spec import HUB
-from rljob_core.spec.server_lists import ONE_SCHEME, one_scheme
+from rljob_core.spec.remote_forms import ONE_SCHEME, one_scheme
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.templates import merge
 from rljob_operator.cluster.port import Manifest

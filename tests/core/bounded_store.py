@@ -113,8 +113,8 @@ class BoundedWorld(World):
             if sibling.state is State.GENERATING and (sibling.id, sibling.attempt) not in held:
                 under_way += self._largest(sibling.id)
         run = self.planner.context.evaluation
-        for answer in run.engines if run is not None else ():
-            if run is not None and (answer, run.attempts[answer]) not in held:
+        for answer in run.engines:
+            if (answer, run.attempts[answer]) not in held:
                 under_way += self._largest(answer)
         reserved = self.stored_bytes + under_way
         require(reserved <= self.limit, f"[room] {reserved} bytes of {self.limit} are stored or under way")

@@ -29,6 +29,7 @@ from rljob_core.actions import (
     EngineDrained,
     FindProgress,
     ListProgress,
+    MarkFound,
     Observation,
     OwnHeartbeat,
     PayloadAbsent,
@@ -42,6 +43,7 @@ from rljob_core.actions import (
     SendToEngine,
     SendToTrainer,
     SignalSeen,
+    SiteMarkSeen,
     StoredProgress,
     StoresRead,
     Summary,
@@ -62,9 +64,8 @@ from rljob_core.messages import (
 from rljob_core.planner import Planner, early_trial
 from rljob_core.planner.heartbeats import RESEND_HEARTBEATS
 from rljob_core.planner.liveness import LEASE_HEARTBEATS
-from rljob_core.planner.score_checks import SCORE_HEARTBEATS
+from rljob_core.planner.stored_messages import SCORE_HEARTBEATS
 from rljob_core.records import RecordBatch, StepCommitted
-from rljob_core.site_actions import MarkFound, SiteMarkSeen
 from rljob_core.spec import PipelineSpec
 from rljob_core.trajectory import State, group_of
 

@@ -12,7 +12,18 @@ from typing import Any
 
 from interleavings import Choice, Model, require
 
-from rljob_core.actions import Action, OwnHeartbeat, RetireEngine, SendToEngine, SignalSeen
+from rljob_core.actions import (
+    Action,
+    FindMark,
+    MarkFound,
+    OwnHeartbeat,
+    RetireEngine,
+    SendMark,
+    SendToEngine,
+    SignalSeen,
+    SiteHeartbeat,
+    SiteMarkSeen,
+)
 from rljob_core.config import JobConfig
 from rljob_core.job_state import ENGINE_LOST
 from rljob_core.messages import EngineSignal
@@ -20,7 +31,6 @@ from rljob_core.planner.heartbeats import RESEND_HEARTBEATS
 from rljob_core.planner.liveness import LEASE_HEARTBEATS
 from rljob_core.planner.site_links import AWAY_HEARTBEATS, GRACE_HEARTBEATS, MARK_HEARTBEATS, SiteLink
 from rljob_core.records import SiblingReset
-from rljob_core.site_actions import FindMark, MarkFound, SendMark, SiteHeartbeat, SiteMarkSeen
 from rljob_core.trajectory import group_of
 
 SITE = "east"

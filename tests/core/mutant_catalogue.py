@@ -46,8 +46,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "results of an old attempt are taken": Mutant(
         "rljob_core.planner.results",
-        "if sibling is None or sibling.attempt != summary.attempt:\n        context.messages.payloads.release([key])",
-        "if sibling is None:\n        context.messages.payloads.release([key])",
+        "if sibling is None or sibling.attempt != summary.attempt:\n        context.messages.payloads.release(key)",
+        "if sibling is None:\n        context.messages.payloads.release(key)",
         by=("model", "simulation"),
     ),
     "a payload that comes twice is taken twice": Mutant(
@@ -86,7 +86,7 @@ MUTANTS: dict[str, Mutant] = {
         "rljob_core.job_state.state", "if batch.writer == self.writer:", "if True:"
     ),
     "open buffers take a new bound": Mutant(
-        "rljob_core.planner.pipeline_change",
+        "rljob_core.planner.spec_change",
         'context.spec = context.spec.model_copy(update={"pipeline": pipeline})',
         'context.spec = context.spec.model_copy(update={"pipeline": pipeline})\n'
         "    for buffer in context.state.buffers.buffers.values():\n"
@@ -94,7 +94,7 @@ MUTANTS: dict[str, Mutant] = {
         by=("model", "simulation"),
     ),
     "a change of the bound is not written down": Mutant(
-        "rljob_core.planner.pipeline_change",
+        "rljob_core.planner.spec_change",
         "if last is None or replace(last, step=record.step) != record:",
         "if last is None:",
         by=("model", "simulation"),
@@ -245,13 +245,13 @@ MUTANTS: dict[str, Mutant] = {
         poison=True,
     ),
     "a score that no sum can hold is taken": Mutant(
-        "rljob_core.planner.reward_checks",
-        "    if not abs(result.reward) <= len(functions) * LARGEST_SCORE:\n",
+        "rljob_core.planner.results",
+        "    if not abs(result.reward) <= spec.reward.largest * LARGEST_SCORE + penalty:\n",
         "    if False:\n",
         by=("simulation",),
     ),
     "tokens of weights that do not exist are taken": Mutant(
-        "rljob_core.planner.payload_checks",
+        "rljob_core.planner.results",
         "    if span.max > committed:\n",
         "    if False:\n",
         by=("simulation",),
@@ -437,14 +437,14 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "what is stored takes no room": Mutant(
         "rljob_core.planner.backpressure",
-        "                found.free -= _stored_bytes(context, sibling)\n",
+        "                found.free -= stored_bytes(context, sibling.payload)\n",
         "                pass\n",
         store=True,
     ),
     "answers that are being generated take no room": Mutant(
         "rljob_core.planner.backpressure",
-        "trajectory in run.unscored):\n            found.free -= size\n",
-        "trajectory in run.unscored):\n",
+        "trajectory in run.unscored:\n            found.free -= size\n",
+        "trajectory in run.unscored:\n",
         store=True,
     ),
     "a prompt that is not measured is taken for empty": Mutant(

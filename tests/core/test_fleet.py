@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rljob_core.messages import EngineProfile
 from rljob_core.planner.engine_choice import EngineView, choose
 from rljob_core.planner.liveness import FleetLoad, Liveness
-from rljob_core.planner.site_queues import EngineQueue
+from rljob_core.planner.placement import EngineQueue
 
 PROFILES = st.sampled_from(
     [
@@ -62,7 +62,8 @@ def test_the_queue_gives_what_looking_at_all_engines_gives(
     if len({engine.profile is None for engine in engines}) > 1:
         for engine in engines:
             engine.profile = None  # which of them count where some have no profile differs
-    queue = EngineQueue(engines, prefetch=prefetch, tokens=tokens)
+    by_profile = all(engine.profile is not None for engine in engines)
+    queue = EngineQueue(engines, prefetch=prefetch, tokens=tokens, by_profile=by_profile)
     for version, together in choices:
         expected = choose(
             engines, min_version=version, waits=waits, prefetch=prefetch, together=together, tokens=tokens

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from statistics import fmean
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_core.lengths import (
@@ -21,11 +20,9 @@ from rljob_core.lengths import (
     RankQuality,
     choice,
     completed_logs,
-    prompt_means,
     rank_correlation,
     ranker_counts,
     recall_of_longest,
-    updated_by_siblings,
 )
 from rljob_core.lengths.censoring import expected_beyond, mills, posterior
 from rljob_core.lengths.quality import LEAST_GROUPS
@@ -135,69 +132,6 @@ def test_what_is_no_distribution_is_not_usable(estimate: Estimate) -> None:
     assert not estimate.is_usable
 
 
-def test_siblings_move_an_estimate_by_their_weight() -> None:
-    # The prior counts like 0.25 / 0.731 = 0.342 siblings.
-    updated = updated_by_siblings(PRIOR, [2000.0])
-    weight = 1 / (1 + WITHIN**2 / BETWEEN**2)
-    assert math.log(updated.tokens / MEDIAN) == pytest.approx(weight * math.log(2000 / MEDIAN))
-    assert updated.spread == pytest.approx(math.sqrt(WITHIN**2 + (1 - weight) * BETWEEN**2))
-    assert updated_by_siblings(PRIOR, []) == Estimate(pytest.approx(MEDIAN), pytest.approx(PRIOR.spread))
-
-
-def test_siblings_correct_a_predictor_that_is_sure_of_itself() -> None:
-    sure = Estimate(100.0, WITHIN)
-    assert 150 < updated_by_siblings(sure, [400.0] * 7).tokens < 200
-
-
-def test_running_siblings_raise_an_estimate_and_what_has_no_token_says_nothing() -> None:
-    finished = [300.0]
-    alone = updated_by_siblings(PRIOR, finished)
-    assert updated_by_siblings(PRIOR, finished, [0.0, 0.5]) == alone
-    raised = [updated_by_siblings(PRIOR, finished, [so_far] * 7).tokens for so_far in (1, 300, 1000, 3000)]
-    assert raised[0] == pytest.approx(alone.tokens, rel=1e-3)
-    assert all(first < second for first, second in pairwise(raised))
-
-
-@given(
-    tokens=lengths,
-    spread=st.floats(0, 5),
-    finished=st.lists(st.floats(0, 1e6), max_size=8),
-    running=st.lists(st.floats(0, 1e6), max_size=8),
-    within=st.floats(0, 3),
-)
-@example(tokens=1.0, spread=1.3e-152, finished=[], running=[1.0, 2.0], within=0.0)
-def test_an_updated_estimate_is_usable(
-    tokens: float, spread: float, finished: list[float], running: list[float], within: float
-) -> None:
-    updated = updated_by_siblings(Estimate(tokens, spread), finished, running, within=within)
-    assert updated.is_usable
-    assert updated.spread <= max(spread, within * 1.04) + 1e-9
-
-
-def test_finished_siblings_alone_order_prompts() -> None:
-    """The shortest siblings end first, so without the others' progress every estimate is too short."""
-    generator = random.Random(3)
-    prompts = [draw(generator) for _ in range(400)]
-    truth = [mean for mean, _ in prompts]
-
-    def estimates(ended: int, *, progress: bool) -> list[float]:
-        found = []
-        for _, answers in prompts:
-            finished = sorted(answers)[:ended]
-            running = [finished[-1]] * (len(answers) - ended) if progress else []
-            found.append(math.log(updated_by_siblings(PRIOR, finished, running).tokens))
-        return found
-
-    def bias(found: Sequence[float]) -> float:
-        return fmean(a - b for a, b in zip(found, truth, strict=True))
-
-    assert rank_correlation(estimates(1, progress=True), truth) >= 0.9
-    assert rank_correlation(estimates(4, progress=True), truth) >= 0.96
-    assert bias(estimates(1, progress=False)) < -0.4
-    assert abs(bias(estimates(1, progress=True))) < 0.05
-    assert abs(bias(estimates(4, progress=True))) < 0.05
-
-
 # ---------------------------------------------------------------------------------------- lengths that were cut
 
 
@@ -223,9 +157,9 @@ def test_cut_answers_count_as_their_expected_lengths() -> None:
 # ------------------------------------------------------------------------------------------------------- means
 
 
-def test_means_begin_with_what_they_are_given() -> None:
-    means = PromptMeans(Estimate(64.0, 0.7))
-    assert means.predict([Prompt(0, "a"), Prompt(1, "b")]) == [Estimate(64.0, 0.7)] * 2
+def test_means_begin_with_an_estimate_of_any_job() -> None:
+    means = PromptMeans()
+    assert means.predict([Prompt(0, "a"), Prompt(1, "b")]) == [choice.START] * 2
     assert means.groups == 0
 
 
@@ -289,7 +223,7 @@ def test_means_follow_lengths_that_grow() -> None:
 
 
 def test_the_oldest_prompts_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt_means, "REMEMBERED_PROMPTS", 2)
+    monkeypatch.setattr(choice, "REMEMBERED_PROMPTS", 2)
     means = PromptMeans()
     for text, tokens in (("a", 10), ("b", 1000), ("a", 10), ("c", 1000)):
         means.observe(Prompt(0, text), GroupLengths((tokens,) * 8, UNLIMITED))
@@ -461,7 +395,6 @@ def test_a_good_ranker_takes_over() -> None:
     assert chosen.ranker_quality.recall > 0.8
     assert len(reader.observed) == 160
     assert reader.fits == 10
-    assert chosen.within == pytest.approx(WITHIN, rel=0.1)
 
 
 def test_a_ranker_that_is_wrong_never_counts() -> None:

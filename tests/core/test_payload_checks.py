@@ -10,7 +10,7 @@ from world import SimulatedEngine, World, job_config
 
 from rljob_core.actions import Summary
 from rljob_core.messages import Generate
-from rljob_core.planner.payload_checks import payload_fault
+from rljob_core.planner.results import payload_fault
 from rljob_core.records import Generated, SiblingReset
 from rljob_core.trajectory import VersionSpan
 

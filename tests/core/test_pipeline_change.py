@@ -13,7 +13,7 @@ from world import World, job_config
 from rljob_core.actions import PipelineChanged, PipelineRefused
 from rljob_core.job_state import JobState
 from rljob_core.planner.metrics_line import metrics_line
-from rljob_core.planner.pipeline_change import pipeline_set
+from rljob_core.planner.spec_change import pipeline_set
 from rljob_core.records import (
     BufferOpened,
     GroupAborted,

@@ -30,7 +30,7 @@ from rljob_core.messages import (
     GenerationEnded,
     Release,
 )
-from rljob_core.planner.death_positions import groups_as_far
+from rljob_core.planner.early_trial import groups_as_far
 from rljob_core.planner.evaluation import AskedSet, Evaluation, asked_sets
 from rljob_core.planner.liveness import LEASE_HEARTBEATS
 from rljob_core.records import Evaluated, GroupAborted, SiblingReset

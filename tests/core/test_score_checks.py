@@ -12,7 +12,7 @@ from world import World, job_config
 from rljob_core.actions import RewardsSeen
 from rljob_core.failures import Failure, Reason
 from rljob_core.messages import RewardResult
-from rljob_core.planner.reward_checks import failure_of
+from rljob_core.planner.results import failure_of
 from rljob_core.ports import LARGEST_SCORE
 from rljob_core.records import GroupAborted, SiblingReset
 from rljob_core.trajectory import group_of

@@ -14,17 +14,15 @@ from test_sites import HERE, JOB, THERE, TwoSites, at_site
 from test_sites import POOLS as SITES
 from world import SimulatedEngine, job_config
 
-from rljob_core.actions import ProgressFound, SendToEngine, SignalSeen
+from rljob_core.actions import ProgressFound, SendToEngine, SignalSeen, SiteHeartbeat
 from rljob_core.job_state import JobState
 from rljob_core.lengths import Estimate
 from rljob_core.messages import EngineProfile, EngineSignal, Generate
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView, choose
 from rljob_core.planner.far_engines import FarEngines, awaits_newest, recount
-from rljob_core.planner.placement import open_engines
-from rljob_core.planner.site_queues import SiteQueues
+from rljob_core.planner.placement import SiteQueues, open_engines
 from rljob_core.planner.site_transfers import HELD_SECONDS, SAID_SECONDS, SiteTransfer, SiteTransfers
-from rljob_core.site_actions import SiteHeartbeat
 from rljob_core.site_costs import LINK_SHARE, LinkCosts
 from rljob_core.spec import SiteLinkSpec
 
@@ -385,7 +383,7 @@ def test_a_straggler_of_a_site_moves_if_that_is_worth_the_transfer_of_its_tokens
     at_site(job, "slow.y", profile=SLOW, longest=(("g0.0", 2, 2560),))
     for sibling in job.planner.state.siblings():
         sibling.deaths = 0  # what outlived an engine does not move
-        job.planner.state._index.update(sibling)
+        job.planner.state._update(sibling)
     faster = EngineProfile(0.06, 0.0, 0.0, steps=9)  # by less than twice
     job.engine("fast.x", profile=faster)
     job.engine("fast.x", profile=faster)

@@ -10,17 +10,21 @@ from world import job_config
 from rljob_core.actions import (
     EngineDrained,
     FindProgress,
+    MarkFound,
     OwnHeartbeat,
     ProgressFound,
     RetireEngine,
+    SendMark,
     SendToEngine,
     SignalSeen,
+    SiteHeartbeat,
+    SiteMarkSeen,
+    SitesLost,
     SpecChanged,
 )
 from rljob_core.messages import EngineDied, EngineGone, EngineSignal
 from rljob_core.planner.site_links import AWAY_HEARTBEATS
 from rljob_core.records import SiblingReset
-from rljob_core.site_actions import MarkFound, SendMark, SiteHeartbeat, SiteMarkSeen, SitesLost
 
 
 def at_site(name: str, held: int = 0, slots: int = 8, **said: int) -> SignalSeen:

@@ -12,11 +12,16 @@ from world import job_config
 
 from rljob_core.actions import (
     EngineDrained,
+    FindMark,
     FindProgress,
+    MarkFound,
     OwnHeartbeat,
     ProgressFound,
+    SendMark,
     SendToEngine,
     SignalSeen,
+    SiteHeartbeat,
+    SiteMarkSeen,
     SpecChanged,
 )
 from rljob_core.messages import EngineDied, EngineGone, EngineSignal, Generate
@@ -29,7 +34,6 @@ from rljob_core.planner.site_links import (
 )
 from rljob_core.planner.site_marks import PROGRESS_HEARTBEATS
 from rljob_core.records import Dispatched, Generated, SiblingReset
-from rljob_core.site_actions import FindMark, MarkFound, SendMark, SiteHeartbeat, SiteMarkSeen
 
 
 @pytest.fixture

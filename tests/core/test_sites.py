@@ -19,8 +19,11 @@ from rljob_core.actions import (
     ProgressFound,
     PublishMetrics,
     RetireEngine,
+    SendMark,
     SendToEngine,
     SignalSeen,
+    SiteHeartbeat,
+    SitesLost,
     SpecChanged,
 )
 from rljob_core.job_state.snapshot import dump, load
@@ -41,7 +44,6 @@ from rljob_core.planner.liveness import LEASE_HEARTBEATS
 from rljob_core.planner.site_links import AWAY_HEARTBEATS, GRACE_HEARTBEATS
 from rljob_core.planner.sites import kept_waiting
 from rljob_core.records import Dispatched, GroupAborted, GroupMoved, Record, SiblingReset
-from rljob_core.site_actions import SendMark, SiteHeartbeat, SitesLost
 from rljob_core.trajectory import group_of
 
 HERE, THERE = "e0.x", "e1.x"
@@ -665,7 +667,7 @@ def test_an_engine_that_is_away_is_not_asked_to_release_anything():
         at_site(job, "slow.y", profile=SLOW, longest=(("g0.0", 2, 2560),))
         for sibling in job.planner.state.siblings():
             sibling.deaths = 0  # what outlived an engine does not move
-            job.planner.state._index.update(sibling)
+            job.planner.state._update(sibling)
         for _ in range(AWAY_HEARTBEATS if away else 0):
             job.planner.context.trainer_link.accepted = False  # nobody waits for the step
             job.see(OwnHeartbeat())

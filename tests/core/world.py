@@ -17,17 +17,21 @@ from rljob_core.actions import (
     Announce,
     DeletePayloads,
     DeleteRewards,
+    FindMark,
     FindProgress,
     ListProgress,
+    MarkFound,
     OwnHeartbeat,
     PayloadSeen,
     ProgressFound,
     ProgressListed,
     RequestScores,
     RewardsSeen,
+    SendMark,
     SendToEngine,
     SendToTrainer,
     SignalSeen,
+    SiteMarkSeen,
     StoresRead,
     Summary,
 )
@@ -56,7 +60,6 @@ from rljob_core.messages import (
 )
 from rljob_core.planner import Planner
 from rljob_core.records import RecordBatch, StepCommitted, Writer
-from rljob_core.site_actions import FindMark, MarkFound, SendMark, SiteMarkSeen
 from rljob_core.spec import RLJobSpec
 from rljob_core.trajectory import VersionSpan, group_of
 

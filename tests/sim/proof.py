@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from episode_proof import Payload, check_failures, explains, require
 
 from rljob_core.job_state import ENGINE_LOST, JobState, Sibling
-from rljob_core.planner.payload_checks import INVALID
+from rljob_core.planner.results import INVALID
 from rljob_core.planner.site_links import AWAY_HEARTBEATS, GRACE_HEARTBEATS
 from rljob_core.ports import Channel, WeightManifest
 from rljob_core.records import (

@@ -52,7 +52,7 @@ from rljob_core.messages import (
     RoleFailed,
     work_suffix,
 )
-from rljob_core.planner.pipeline_change import pipeline_set
+from rljob_core.planner.spec_change import pipeline_set
 from rljob_core.ports import Channel, TrainingSample, first_sequence
 from rljob_core.records import JobFinished, PipelineSet, SpecInForce
 from rljob_core.spec import ENVIRONMENT_SCORE, PipelineSpec, RLJobSpec, RolloutSpec

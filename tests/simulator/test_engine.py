@@ -14,8 +14,7 @@ from rljob_core.spec import Inflight, SwapTime
 from rljob_core.trajectory import VersionSpan
 from rljob_sim import EngineKind
 from rljob_sim.clock import VirtualClock
-from rljob_sim.engine import SimulatedEngine
-from rljob_sim.response import EndedResponse
+from rljob_sim.engine import EndedResponse, SimulatedEngine
 
 LENGTHS = {"median": 60.0, "sigma": 0.9, "promptSigma": 0.6, "min": 1, "max": 500, "seed": 5}
 Work = tuple[float, int, int]

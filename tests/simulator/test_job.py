@@ -84,7 +84,7 @@ def test_the_price_of_an_hour_is_of_all_that_is_rented() -> None:
 
 
 def test_a_device_of_the_library_has_its_cache() -> None:
-    kind = EngineKind.of("H100", 2, 64, time_scale=0.5)
+    kind = EngineKind.of("H100", 2, 64)
     assert kind.kv_tokens == 357_000
-    assert kind.profile == EngineProfile(0.5 * 8.5e-3, 0.5 * 45e-6, 0.5 * 59e-9, steps=1)
-    assert math.isclose(kind.profile.step(batch=1, context=0), 0.5 * (8.5e-3 + 45e-6))
+    assert kind.profile == EngineProfile(8.5e-3, 45e-6, 59e-9, steps=1)
+    assert math.isclose(kind.profile.step(batch=1, context=0), 8.5e-3 + 45e-6)

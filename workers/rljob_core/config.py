@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict
 
-from rljob_core.omitted import OMITTED_IF_EMPTY
+from rljob_core.record_fields import OMITTED_IF_EMPTY
 from rljob_core.spec import EvaluationSpec, PoolSpec, RLJobSpec, SiteLinkSpec
 from rljob_core.stream_names import StreamNames
 

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import TypeAdapter
 
 from rljob_core import worker_protocol
-from rljob_core.omitted import OMITTED_IF_NONE
+from rljob_core.record_fields import OMITTED_IF_NONE
 
 
 class Reason(StrEnum):

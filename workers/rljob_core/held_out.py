@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Annotated
 
-from rljob_core.omitted import OMITTED_IF_EMPTY, OMITTED_IF_NONE
-from rljob_core.record_fields import Number, Real, Score
+from rljob_core.record_fields import OMITTED_IF_EMPTY, OMITTED_IF_NONE, Number, Real, Score
 
 PASS_SLACK = 1e-9
 """By how much a reward may be below `passReward`: sums of weighted scores differ in their last bits."""

@@ -6,6 +6,12 @@ from typing import Annotated
 
 from pydantic import Field
 
+OMITTED_IF_EMPTY = Field(exclude_if=lambda value: not value)
+"""Annotates a field whose default is empty: "", 0, False or ()."""
+OMITTED_IF_NONE = Field(exclude_if=lambda value: value is None)
+"""Annotates a field whose default is None, and whose 0 and "" say something."""
+
+
 LARGEST_SCORE = 1e6
 """A reward's score lies between minus this and this.
 

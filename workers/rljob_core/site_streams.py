@@ -282,3 +282,15 @@ def _same_source(held: Definition, wanted: Definition) -> bool:
         and all(consumer.get(name) == value for name, value in wanted["consumer"].items())
         and (held.get("subject_transforms") or []) == wanted.get("subject_transforms", [])
     )
+
+
+def is_beyond(copy: int, original: int) -> bool:
+    """Whether a copy has messages that its original has lost, as with the machine of its server.
+
+    The copy would take nothing that the original stores at those sequences, and report no error.
+
+    Args:
+        copy: its newest sequence.
+        original: the newest sequence of the original, read no earlier.
+    """
+    return copy > original

@@ -42,6 +42,14 @@ def payload_bytes(*, prompt_tokens: int, response_tokens: int, turns: int = 1) -
     return size + CHUNK_OVERHEAD * (size // CHUNK_BYTES)
 
 
+def largest_payload_bytes(spec: RLJobSpec, *, prompt_tokens: int) -> int:
+    """Bytes that a payload of a job takes at most, however long its response becomes."""
+    rollout = spec.rollout
+    return payload_bytes(
+        prompt_tokens=prompt_tokens, response_tokens=rollout.sampling.max_tokens, turns=rollout.max_turns
+    )
+
+
 def trajectory_stream_bytes(spec: RLJobSpec) -> int:
     """Size limit with which the trajectory stream begins, in bytes."""
     return _bytes_under_way(spec, prompt_tokens=PROMPT_TOKENS)
@@ -57,9 +65,5 @@ def _bytes_under_way(spec: RLJobSpec, *, prompt_tokens: int) -> int:
     batch = spec.data.prompts_per_step * spec.data.group_size
     held_out = spec.evaluation.held_out if spec.evaluation is not None else ()
     evaluation = sum((one.group_size + 1) * one.asked(None) for one in held_out)
-    one = payload_bytes(
-        prompt_tokens=prompt_tokens,
-        response_tokens=spec.rollout.sampling.max_tokens,
-        turns=spec.rollout.max_turns,
-    )
+    one = largest_payload_bytes(spec, prompt_tokens=prompt_tokens)
     return max(MINIMUM, one * (batch * (spec.pipeline.bound + 2) + evaluation))

@@ -4,18 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from heapq import nlargest
 
-from rljob_core.emulation import EngineBatch
+from rljob_core.emulation import EngineBatch, EngineSequence
 from rljob_core.messages import LONGEST, EngineSignal, Generate
 from rljob_core.spec import Inflight, SwapTime
 from rljob_core.trajectory import VersionSpan, sibling_of
 from rljob_core.weight_sync import WeightSync
 from rljob_sim.clock import VirtualClock
 from rljob_sim.measured_lengths import AnswerLengths, MeasuredLengths
-from rljob_sim.response import EndedResponse, ReleasedResponse, SimulatedResponse
 from rljob_sim.scenario import EngineKind
 from rljob_sim.timeline import GENERATING, SWAPPING, WAITING, Timeline
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class SimulatedResponse(EngineSequence):
+    """A sequence with the work that asks for it.
+
+    Attributes:
+        work: that asks for it.
+        oldest: version of its oldest token; -1 before it has one.
+    """
+
+    work: Generate
+    oldest: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class EndedResponse:
+    """A response that an engine generates no more: a whole one, or what another engine is to continue."""
+
+    work: Generate
+    span: VersionSpan
+    tokens: int
 
 
 class SimulatedEngine:
@@ -97,13 +119,11 @@ class SimulatedEngine:
         if self._batch.cancel(ids):
             self._change()
 
-    def release(self, keys: Sequence[tuple[str, int]]) -> list[ReleasedResponse]:
+    def release(self, keys: Sequence[tuple[str, int]]) -> list[EndedResponse]:
         """Give back what runs of these: trajectories with their attempts."""
         ids, step = {_id(*key) for key in keys}, self._batch.step + self._begun()
         released = [
-            ReleasedResponse(
-                r.work, VersionSpan(self._oldest(r), self._batch.versions[-1][1]), r.tokens(step)
-            )
+            EndedResponse(r.work, VersionSpan(self._oldest(r), self._batch.versions[-1][1]), r.tokens(step))
             for r in self._batch.running
             if r.id in ids and not r.cancelled and r.before < r.tokens(step) < r.length
         ]

@@ -22,6 +22,7 @@ from rljob_core.actions import (
     SendToEngine,
     SendToTrainer,
     SignalSeen,
+    SiteHeartbeat,
     StoredProgress,
     StoresRead,
     StreamLimit,
@@ -30,14 +31,12 @@ from rljob_core.actions import (
 from rljob_core.messages import RELEASED, Cancel, EngineWork, Generate, GenerationEnded, Release, RewardResult
 from rljob_core.planner import Decision, Planner
 from rljob_core.records import Inherited, StepCommitted
-from rljob_core.site_actions import SiteHeartbeat
 from rljob_core.stable_hash import stable_hash
 from rljob_sim.clock import VirtualClock
-from rljob_sim.engine import SimulatedEngine
+from rljob_sim.engine import EndedResponse, SimulatedEngine
 from rljob_sim.link import SimulatedLinks
 from rljob_sim.ranker import SimulatedPredictor
 from rljob_sim.report import SimulationReport, Step
-from rljob_sim.response import EndedResponse
 from rljob_sim.scenario import Scenario
 from rljob_sim.timeline import Timeline
 from rljob_sim.trainer import SimulatedTrainer

@@ -43,17 +43,17 @@ class EngineKind:
     site: str = ""
 
     @classmethod
-    def of(cls, device: DeviceName, count: int, slots: int, *, time_scale: float = 1.0) -> Self:
-        """Engines on a device of the library, whose step times are multiplied by `time_scale`."""
+    def of(cls, device: DeviceName, count: int, slots: int) -> Self:
+        """Engines on a device of the library."""
         known = DEVICES[device]
         return cls(
             device.lower(),
             count,
             slots,
             EngineProfile(
-                seconds=time_scale * known.step_seconds,
-                seconds_per_slot=time_scale * known.step_seconds_per_slot,
-                seconds_per_context_token=time_scale * known.step_seconds_per_context_token,
+                seconds=known.step_seconds,
+                seconds_per_slot=known.step_seconds_per_slot,
+                seconds_per_context_token=known.step_seconds_per_context_token,
                 steps=1,
             ),
             known.kv_tokens,

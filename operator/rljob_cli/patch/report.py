@@ -18,7 +18,7 @@ from rljob_cli.run_folder.embedded_nats import running_url
 from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_cli.run_folder.streams import store_of
 from rljob_core.errors import RLJobError, StoreUnavailable
-from rljob_core.planner.pipeline_change import pipeline_set
+from rljob_core.planner.spec_change import pipeline_set
 from rljob_core.ports import Channel
 from rljob_core.records import PipelineSet, decode_batch
 from rljob_operator.cluster.local.files import LocalFiles

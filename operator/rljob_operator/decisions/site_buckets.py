@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rljob_core.mirrors import is_beyond
+from rljob_core.site_streams import is_beyond
 from rljob_core.spec import HUB
 from rljob_core.stream_definitions import Definition
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 
 from nats.aio.client import Client
 
-from rljob_core.mirrors import is_beyond
 from rljob_core.ports import Channel
-from rljob_core.site_streams import SiteStreams, with_source
+from rljob_core.site_streams import SiteStreams, is_beyond, with_source
 from rljob_core.spec import RLJob, Site
 from rljob_core.stream_names import StreamNames
 from rljob_operator.cluster.kube.cache import JobKey

@@ -18,9 +18,11 @@ from rljob_core.actions import (
     CheckRewards,
     DropProgress,
     EngineDrained,
+    FindMark,
     GrowStream,
     LengthsPredicted,
     ListProgress,
+    MarkFound,
     MeasurePrompts,
     PayloadAbsent,
     PipelineChanged,
@@ -30,7 +32,11 @@ from rljob_core.actions import (
     PromptsMeasured,
     RequestScores,
     RewardsComplete,
+    SendMark,
     SignalSeen,
+    SiteHeartbeat,
+    SiteMarkSeen,
+    SitesLost,
     SpecChanged,
     StreamLimit,
 )
@@ -60,7 +66,6 @@ from rljob_core.records import (
     StepRestored,
     VersionsRevoked,
 )
-from rljob_core.site_actions import FindMark, MarkFound, SendMark, SiteHeartbeat, SiteMarkSeen, SitesLost
 from rljob_core.spec import PipelineSpec
 from rljob_runtime.roles.decision_log import FORMAT, DecisionLog, decode, encode
 from rljob_runtime.roles.decision_replay import replay

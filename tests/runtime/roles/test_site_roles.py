@@ -17,11 +17,17 @@ from world import job_config
 
 from rljob_core.actions import (
     EngineDrained,
+    FindMark,
+    MarkFound,
     Observation,
     OwnHeartbeat,
     PublishMetrics,
     RetireEngine,
+    SendMark,
     SendToEngine,
+    SiteHeartbeat,
+    SiteMarkSeen,
+    SitesLost,
 )
 from rljob_core.config import JobConfig
 from rljob_core.errors import StoreUnavailable
@@ -40,7 +46,6 @@ from rljob_core.messages import (
     VersionAnnounced,
 )
 from rljob_core.ports import Channel, WeightManifest
-from rljob_core.site_actions import FindMark, MarkFound, SendMark, SiteHeartbeat, SiteMarkSeen, SitesLost
 from rljob_core.spec import RLJobSpec
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions

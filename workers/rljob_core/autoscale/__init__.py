@@ -5,9 +5,15 @@ it is pure, so that the operator and tests run the same.
 """
 
 from rljob_core.autoscale.allocation import Allocation, PoolOffer, allocation_of, cheapest, fastest
-from rljob_core.autoscale.learning import SCHEDULE_SECONDS, START_SECONDS, UNAVAILABLE_SECONDS
 from rljob_core.autoscale.load import SMOOTHED_STEPS, StepLoad, TrainingLoad, load_after
-from rljob_core.autoscale.policy import HEADROOM, LEAST_SAVED, decide
+from rljob_core.autoscale.policy import (
+    HEADROOM,
+    LEAST_SAVED,
+    SCHEDULE_SECONDS,
+    START_SECONDS,
+    UNAVAILABLE_SECONDS,
+    decide,
+)
 from rljob_core.autoscale.scaling import (
     USUAL_START_SECONDS,
     USUAL_WAITING,

@@ -2,17 +2,14 @@
 
 The engine `Emulated` sleeps by it, and the simulator counts by it. It knows no clock and no tokens.
 
-    batch           which sequences run, wait and are preempted
-    kv_cache        how many tokens these hold
-    step_durations  how long the next steps take
-    lengths         how long responses become
-    devices         step times of devices
+    batch    which sequences run, wait and are preempted, how many tokens these hold, how long the next steps take
+    lengths  how long responses become
+    devices  step times of devices
 """
 
-from rljob_core.emulation.batch import EngineBatch, EngineSequence
+from rljob_core.emulation.batch import EngineBatch, EngineSequence, StepDurations
 from rljob_core.emulation.devices import DEVICES, DeviceName, EmulatedDevice
 from rljob_core.emulation.lengths import ResponseLengths
-from rljob_core.emulation.step_durations import StepDurations
 
 __all__ = [
     "DEVICES",

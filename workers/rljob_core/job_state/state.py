@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rljob_core.errors import ProtocolViolation
 from rljob_core.failures import Failure, Reason
 from rljob_core.job_state.dispatch_order import DispatchOrder
-from rljob_core.job_state.groups import GroupState, Sibling, Untrained
-from rljob_core.job_state.sibling_index import SiblingIndex
+from rljob_core.job_state.groups import GroupState, Sibling, SiblingIndex, Untrained
 from rljob_core.records import (
     BufferOpened,
     CheckpointSaved,
@@ -57,16 +56,16 @@ class Commit:
     manifest: str = ""
 
 
-class JobState:
+class JobState(SiblingIndex):
     """The fold of a ledger; `apply` is the only method that changes what it says."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.job = ""  # UID, from the coordinators' claims
         self.writer = Writer(0, "")
         self.pipeline: PipelineSet | None = None
         self.buffers = StalenessBuffers()
         self.groups: dict[str, GroupState] = {}
-        self._index = SiblingIndex()
         self.waiting = DispatchOrder()
         self.next_prompt = 0
         self.restored: set[int] = set()  # prompts after next_prompt that restored steps have consumed
@@ -88,31 +87,6 @@ class JobState:
     def version(self) -> int:
         """The trainer's version: the number of committed steps."""
         return self.buffers.version
-
-    @property
-    def generating(self) -> Mapping[str, Collection[str]]:
-        """Ids of the trajectories that each engine is generating."""
-        return self._index.generating
-
-    @property
-    def unscored(self) -> Collection[str]:
-        """Ids of the trajectories that are generated and not rewarded."""
-        return self._index.unscored
-
-    @property
-    def survivors(self) -> Collection[str]:
-        """Ids of the trajectories that outlived an engine and are unfinished."""
-        return self._index.survivors
-
-    @property
-    def quarantined(self) -> Collection[str]:
-        """Ids of the trajectories that may be what kills engines."""
-        return self._index.quarantined
-
-    @property
-    def started(self) -> int:
-        """How many trajectories are being generated, or are generated and not consumed."""
-        return self._index.started
 
     def sibling(self, trajectory: str) -> Sibling | None:
         """The sibling of that id; None if its group has ended, or if no group ever had one of that id."""
@@ -146,7 +120,7 @@ class JobState:
     def index(self) -> None:
         """Rebuild a loaded snapshot's indices: waiting for an engine, at one, waiting for a score, quarantined."""
         for sibling in self.siblings():
-            self._index.load(sibling)
+            self._load(sibling)
             if sibling.state is State.RESERVED:
                 self._queue(sibling)
 
@@ -187,7 +161,7 @@ class JobState:
             case Rewarded():
                 sibling = self._live(record.trajectory, record.attempt)
                 sibling.reward = record.reward
-                self._index.change(sibling, State.REWARDED)
+                self._change(sibling, State.REWARDED)
             case SiblingReset():
                 self._reset(record)
             case GroupReady():
@@ -237,7 +211,7 @@ class JobState:
 
     def _mark(self, group: str, state: State) -> None:
         for sibling in self.groups[group].siblings:
-            self._index.change(sibling, state)
+            self._change(sibling, state)
 
     def _queue(self, sibling: Sibling) -> None:
         group = self.groups[group_of(sibling.id)]
@@ -275,7 +249,7 @@ class JobState:
             sibling = self._live(trajectory, attempt)
             if sibling.state is not State.RESERVED:
                 raise ProtocolViolation(f"{trajectory} is {sibling.state}: it cannot be dispatched")
-            self._index.change(sibling, State.GENERATING, engine=record.engine)
+            self._change(sibling, State.GENERATING, engine=record.engine)
             sibling.min_version, sibling.site = record.min_version, record.site
             sibling.inherited = record.inherited.get(trajectory)
             if sibling.inherited is not None:
@@ -287,7 +261,7 @@ class JobState:
     def _generated(self, record: Generated) -> None:
         sibling = self._live(record.trajectory, record.attempt)
         sibling.payload, sibling.deaths = record, 0
-        self._index.change(sibling, State.GENERATED)
+        self._change(sibling, State.GENERATED)
         self.counts["generated"] += 1
         # No engine starts below the minVersion that it was sent. But a dispatch that the ledger has lost may have asked
         # for another one.
@@ -307,7 +281,7 @@ class JobState:
         was_ready = sibling.state is State.READY
         sibling.attempt = record.attempt
         sibling.deaths += record.died
-        self._index.change(sibling, State.RESERVED, engine="")
+        self._change(sibling, State.RESERVED, engine="")
         sibling.payload, sibling.reward, sibling.inherited = None, None, None
         if not record.carries:
             sibling.first = record.attempt
@@ -320,7 +294,7 @@ class JobState:
             self.buffers.reopen(group=group, base=self.groups[group].base(floor))
             for other in self.groups[group].siblings:
                 if other is not sibling:
-                    self._index.change(other, State.REWARDED)
+                    self._change(other, State.REWARDED)
         else:
             self._rebase(group)
 
@@ -328,7 +302,7 @@ class JobState:
         group = self.groups.pop(record.group)
         self.buffers.abort(record.group)
         for sibling in group.siblings:
-            self._index.change(sibling, State.ABORTED)
+            self._change(sibling, State.ABORTED)
             self.aborted[record.causes.get(sibling.id, record.reason)] += 1
         self.replaced[record.reason] += 1
         if rewards := tuple(s.reward for s in group.siblings if s.reward is not None):
@@ -336,7 +310,7 @@ class JobState:
         if ENGINE_LOST in record.causes.values():  # it explains the deaths that the others outlived
             for sibling in filter(None, map(self.sibling, list(self.survivors))):
                 sibling.deaths = 0
-                self._index.update(sibling)
+                self._update(sibling)
         if record.detail:
             word = next(iter(record.causes.values()), record.reason)
             why = Failure(Reason.of_attempts(word), record.detail)

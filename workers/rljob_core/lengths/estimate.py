@@ -1,4 +1,4 @@
-"""How long an answer will be: an estimate, and what the siblings that have ended, or still run, say about the others.
+"""How long an answer will be, before it exists and while it is generated.
 
 Lengths of answers to one prompt, and typical lengths of prompts, are about log-normal: an answer's logarithm is its
 prompt's mean plus its own deviation, both normal. So all that is learnt is a mean and a variance of a logarithm.
@@ -6,11 +6,8 @@ prompt's mean plus its own deviation, both normal. So all that is learnt is a me
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import erfc, exp, inf, log, sqrt
-
-from rljob_core.lengths.censoring import posterior
 
 WITHIN_PROMPT = 0.5
 """Standard deviation of the logarithm of an answer's length around its prompt's mean, where nothing better is known.
@@ -46,40 +43,10 @@ class Estimate:
         return exp(min(log(self.tokens) + self.spread**2 / 2, _LARGEST_LOG))
 
 
-def updated_by_siblings(
-    estimate: Estimate,
-    finished: Sequence[float],
-    at_least: Sequence[float] = (),
-    *,
-    within: float = WITHIN_PROMPT,
-) -> Estimate:
-    """The estimate of one more answer to a prompt, once some of its siblings have ended.
-
-    The prompt's mean has a normal prior, and each finished sibling is a measurement of it: Bayes' rule for a normal
-    mean with known variance (Gelman and others, Bayesian Data Analysis, third edition, section 2.5). Siblings that end
-    first are the short ones, so give also how far those are that still run: without them the estimate is too short.
-
-    Args:
-        estimate: the one before any sibling had ended.
-        finished: tokens of the siblings that have ended by themselves.
-        at_least: tokens so far of those that still run, and of those that were cut; what has no token says nothing.
-        within: standard deviation of the logarithm of siblings' lengths around their prompt's mean.
-    """
-    noise = within**2
-    mean, variance = posterior(
-        log(estimate.tokens),
-        variance_of_prompt(estimate, within=within),
-        [log(max(1.0, tokens)) for tokens in finished],
-        [log(tokens) for tokens in at_least if tokens >= 1],
-        noise=noise,
-    )
-    return Estimate(exp(min(mean, _LARGEST_LOG)), sqrt(variance + noise))
-
-
 def variance_of_prompt(estimate: Estimate, *, within: float) -> float:
     """What is unknown of the mean logarithm of all answers to a prompt: the part of the spread that is not siblings'.
 
-    It is at least what 16 answers would leave unknown, so that no predictor is so sure of itself that siblings cannot
+    It is at least what 16 answers would leave unknown, so that no predictor is so sure of itself that answers cannot
     correct it.
     """
     return max(estimate.spread**2 - within**2, within**2 / _SUREST)

@@ -73,18 +73,15 @@ def rank_correlation(predicted: Sequence[float], actual: Sequence[float]) -> flo
     return max(-1.0, min(1.0, fsum(a * b for a, b in zip(x, y, strict=True)) / spread))
 
 
-def recall_of_longest(predicted: Sequence[float], actual: Sequence[float], part: float = LONGEST) -> float:
+def recall_of_longest(predicted: Sequence[float], actual: Sequence[float]) -> float:
     """Which part of the longest groups is among as many that were predicted to be the longest.
 
     Where equal values compete for the last places, each counts with its chance: so a predictor that says the same of
-    all has recall `part`, to rounding. It is 0 where there are no values.
-
-    Args:
-        part: of all groups, those that count as the longest; at least one group does.
+    all has recall `LONGEST`, to rounding. It is 0 where there are no values. At least one group counts as the longest.
     """
     if not actual:
         return 0.0
-    places = max(1, round(part * len(actual)))
+    places = max(1, round(LONGEST * len(actual)))
     chosen, longest = _chances(predicted, places), _chances(actual, places)
     return fsum(a * b for a, b in zip(chosen, longest, strict=True)) / places
 

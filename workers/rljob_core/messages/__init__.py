@@ -2,11 +2,10 @@
 
 | module | from | to | over |
 |---|---|---|---|
-| `engine_work` | coordinator | one engine | its work queue |
+| `engine_work` | coordinator | one engine, or all | its work queue, or the stream of versions |
 | `trainer_work` | coordinator | one trainer attempt | its work queue |
 | `coordinator_events` | engines, trainer | coordinator | its work queue |
 | `rewards` | reward workers | coordinator | the reward stream |
-| `announcements` | coordinator | all engines | the stream of versions |
 | `signals` | engines, coordinator | coordinator | the key-value bucket of signals |
 | `metrics` | coordinator | people | the stream of metrics |
 
@@ -14,7 +13,6 @@ All are JSON; payloads of tokens have their own format (`rljob_runtime.messaging
 `kind` are a wire format: workers of two releases may meet, and decision logs hold them.
 """
 
-from rljob_core.messages.announcements import VERSION_ANNOUNCED, VersionAnnounced
 from rljob_core.messages.coordinator_events import (
     COORDINATOR_EVENT,
     CheckpointWritten,
@@ -32,12 +30,14 @@ from rljob_core.messages.coordinator_events import (
 from rljob_core.messages.engine_work import (
     ENGINE_WORK,
     RELEASED,
+    VERSION_ANNOUNCED,
     Cancel,
     EngineWork,
     EngineWorkBatch,
     Generate,
     Release,
     Sample,
+    VersionAnnounced,
     work_suffix,
 )
 from rljob_core.messages.metrics import STEP_METRICS, PoolSpeed, StepMetrics, StepStats, tells_evaluation

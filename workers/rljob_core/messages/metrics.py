@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from rljob_core.failures import Failure
 from rljob_core.held_out import HeldOutScore
 from rljob_core.messages.signals import WeightSwap
-from rljob_core.omitted import OMITTED_IF_EMPTY, OMITTED_IF_NONE
+from rljob_core.record_fields import OMITTED_IF_EMPTY, OMITTED_IF_NONE
 from rljob_core.records import PipelineSet
 
 

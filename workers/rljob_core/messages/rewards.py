@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, FiniteFloat, TypeAdapter
 
 from rljob_core.failures import Failure
-from rljob_core.omitted import OMITTED_IF_NONE
+from rljob_core.record_fields import OMITTED_IF_NONE
 
 REWARD_QUEUE = "reward"
 """The durable queue over the trajectory stream that reward workers share."""

@@ -44,8 +44,6 @@ class EngineProfile:
 
 LONGEST = 8
 """Trajectories that a signal names at most."""
-
-
 SWAPS_SIGNALLED = 4
 """Swaps of weights that a signal names at most: the newest ones."""
 

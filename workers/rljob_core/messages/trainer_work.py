@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from rljob_core.failures import Failure
-from rljob_core.omitted import OMITTED_IF_NONE
+from rljob_core.record_fields import OMITTED_IF_NONE
 from rljob_core.trajectory import VersionSpan
 
 

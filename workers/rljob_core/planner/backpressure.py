@@ -13,17 +13,17 @@ buffers are generated again later. If not even that makes room for one step, the
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from rljob_core.actions import GrowStream, MeasurePrompts, PromptsMeasured, PublishMetrics, StreamLimit
-from rljob_core.failures import Reason
-from rljob_core.job_state import GroupState, Sibling
+from rljob_core.actions import GrowStream, MeasurePrompts, PromptsMeasured, StreamLimit, Summary
+from rljob_core.failures import Failure, Reason
+from rljob_core.job_state import GroupState
 from rljob_core.planner import endings
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.evaluation import prompt_of
-from rljob_core.planner.metrics_line import metrics_line
-from rljob_core.streams_budget import payload_bytes
+from rljob_core.planner.metrics_line import publish
+from rljob_core.records import Generated
+from rljob_core.streams_budget import largest_payload_bytes, payload_bytes
 from rljob_core.trajectory import State, group_id
 
 UNSENDABLE = Reason.PROMPT_UNSENDABLE
@@ -77,7 +77,7 @@ def on_stream_limit(context: PlannerContext, observed: StreamLimit) -> None:
     room.limit, room.refused, room.asking = observed.bytes, observed.refused, False
     if news:
         # The operator may enlarge the stream where this coordinator may not.
-        context.act(PublishMetrics(metrics_line(context)))
+        publish(context)
 
 
 def on_prompts_measured(context: PlannerContext, measured: PromptsMeasured) -> None:
@@ -93,13 +93,10 @@ def on_prompts_measured(context: PlannerContext, measured: PromptsMeasured) -> N
 
 def _give_up_prompt(context: PlannerContext, prompt: int, reason: str, *, evaluation: bool) -> None:
     """End what waits for engines: none can be sent this prompt."""
-    run, group = context.evaluation, context.state.groups.get(group_id(prompt))
-    if evaluation and run is not None:
-        for answer, attempt, engine in run.give_up(prompt, f"{UNSENDABLE}: {reason}"):
-            context.messages.payloads.release([(answer, attempt)])
-            if engine:  # the prompt was measured, and raised when it was to be sent
-                context.liveness.free_slot(engine)
-                endings.cancel(context, engine, [(answer, attempt)], site=context.site_of(engine))
+    group = context.state.groups.get(group_id(prompt))
+    if evaluation and context.evaluation.sets:
+        # An engine may have an answer: the prompt was measured, and raised when it was to be sent.
+        endings.give_up_answers(context, prompt, f"{UNSENDABLE}: {reason}")
     elif not evaluation and group is not None:
         # A row that could be read before may raise when it is read again, by the next coordinator, for instance.
         unsent = [sibling.id for sibling in group.siblings if sibling.payload is None]
@@ -123,10 +120,10 @@ def measure_prompts(context: PlannerContext) -> None:
     """Ask for the lengths of prompts that were planned; what is not measured is not dispatched."""
     if not context.room.limit:
         return
-    state, run = context.state, context.evaluation
+    state = context.state
     if groups := context.room.unmeasured(state):
         context.act(MeasurePrompts(tuple(state.groups[group].prompt for group in groups)))
-    if run is not None and (prompts := context.room.unmeasured_held_out(run)):
+    if prompts := context.room.unmeasured_held_out(context.evaluation):
         context.act(MeasurePrompts(tuple(prompts), evaluation=True))
 
 
@@ -145,10 +142,7 @@ def _largest(context: PlannerContext, tokens: int | None) -> float:
         return 0
     if tokens is None:
         return math.inf
-    rollout = context.spec.rollout
-    return payload_bytes(
-        prompt_tokens=tokens, response_tokens=rollout.sampling.max_tokens, turns=rollout.max_turns
-    )
+    return largest_payload_bytes(context.spec, prompt_tokens=tokens)
 
 
 def allowance(context: PlannerContext) -> Allowance:
@@ -162,15 +156,15 @@ def allowance(context: PlannerContext) -> Allowance:
         size, step = sibling_bytes(context, group.id), state.buffers.buffer_of(group.id).step
         for sibling in group.siblings:
             if sibling.payload is not None:
-                found.free -= _stored_bytes(context, sibling)
+                found.free -= stored_bytes(context, sibling.payload)
             elif sibling.state is State.GENERATING:
                 found.free -= size
                 found.generating += size
             else:
                 found.waiting[step] = found.waiting.get(step, 0.0) + size
-    for trajectory in run.attempts if run is not None else ():
+    for trajectory in run.attempts:
         size = answer_bytes(context, trajectory)
-        if run is not None and (trajectory in run.engines or trajectory in run.unscored):
+        if trajectory in run.engines or trajectory in run.unscored:
             found.free -= size
             found.generating += size
         else:
@@ -183,15 +177,11 @@ def _is_ample(context: PlannerContext) -> bool:
     return not room.limit or room.is_ample(context.state, context.spec, context.asked, idle=idle)
 
 
-def _stored_bytes(context: PlannerContext, sibling: Sibling) -> int:
-    payload = sibling.payload
-    if payload is None:
-        return 0
-    return payload_bytes(
-        prompt_tokens=payload.tokens - payload.response_tokens,
-        response_tokens=payload.response_tokens,
-        turns=context.spec.rollout.max_turns,
-    )
+def stored_bytes(context: PlannerContext, payload: Generated | Summary) -> int:
+    """What a payload that is stored takes."""
+    prompt_tokens, response_tokens = payload.tokens - payload.response_tokens, payload.response_tokens
+    turns = context.spec.rollout.max_turns
+    return payload_bytes(prompt_tokens=prompt_tokens, response_tokens=response_tokens, turns=turns)
 
 
 def make_room(context: PlannerContext) -> None:
@@ -227,7 +217,7 @@ def _generate_later(context: PlannerContext, short: float) -> bool:
         for name in reversed(list(buffer.entries)):
             for sibling in state.groups[name].siblings:
                 if sibling.payload is not None:
-                    short -= _stored_bytes(context, sibling)
+                    short -= stored_bytes(context, sibling.payload)
                     endings.reset_sibling(context, sibling, "NoRoom", failure=False)
                     found = True
             if short <= 0:
@@ -237,10 +227,10 @@ def _generate_later(context: PlannerContext, short: float) -> bool:
 
 def _give_up(context: PlannerContext, found: Allowance, short: float) -> None:
     """End the job if nothing will make room for what the current step has yet to generate."""
-    room, state = context.room, context.state
+    room, state, buffer = context.room, context.state, context.state.buffers.current
     waiting = [
         sibling_bytes(context, group)
-        for group in _current_groups(context)
+        for group in (buffer.entries if buffer is not None else ())
         for sibling in state.groups[group].siblings
         if sibling.state is State.RESERVED
     ]
@@ -251,20 +241,14 @@ def _give_up(context: PlannerContext, found: Allowance, short: float) -> None:
     room.heartbeats = max(room.heartbeats, 1)
     if room.heartbeats > STUCK_HEARTBEATS:
         data, needed = context.spec.data, room.limit + short
-        endings.fail_job(
-            context,
-            Reason.STREAM_TOO_SMALL,
+        detail = (
             f"the trajectory stream holds {_megabytes(room.limit)} MB and step {state.version} needs "
             f"{_megabytes(needed)} MB ({room.refused}): give the NATS server or its account more storage, or lower "
             f"spec.rollout.sampling.maxTokens ({context.spec.rollout.sampling.max_tokens}). Shorter prompts or a "
             f"smaller step (spec.data.promptsPerStep is {data.prompts_per_step}, groupSize {data.group_size}) need "
-            "another job: spec.data is immutable",
+            "another job: spec.data is immutable"
         )
-
-
-def _current_groups(context: PlannerContext) -> Collection[str]:
-    buffer = context.state.buffers.current
-    return () if buffer is None else list(buffer.entries)
+        endings.finish_job(context, Failure(Reason.STREAM_TOO_SMALL, detail))
 
 
 def _waiting_in_words(context: PlannerContext) -> str:

@@ -45,7 +45,7 @@ def release_stragglers(context: PlannerContext) -> None:
     # What may be what kills engines is tried by rules of its own.
     if len(liveness.engines) < 2 or not migration.carries(context) or context.state.survivors:
         return
-    if context.evaluation is not None and context.evaluation.waiting:
+    if context.evaluation.waiting:
         return
     is_due = context.now >= migrations.looked + _EVERY_SECONDS
     # What waits would take a slot that has just become free; what is free besides can wait for the next look.

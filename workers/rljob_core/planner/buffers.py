@@ -23,10 +23,8 @@ def move_groups(context: PlannerContext) -> None:
     """Bring finished groups into the current buffer; see `moves`."""
     buffers, kept = context.state.buffers, sites.kept_waiting(context)
     seen = buffers.changes, kept
-    if (
-        seen == context.unmoved
-    ):  # most observations change no buffer, and a large job's are not searched for each
-        return
+    if seen == context.unmoved:
+        return  # most observations change no buffer, and a large job's are not searched for each
     for move in moves(buffers, kept):
         context.emit(move)
     context.unmoved = seen if buffers.changes == seen[0] else None

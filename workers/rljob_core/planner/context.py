@@ -9,6 +9,7 @@ from rljob_core.actions import Action, DeletePayloads, DeleteRewards
 from rljob_core.config import JobConfig
 from rljob_core.errors import Fenced
 from rljob_core.job_state import JobState, Sibling
+from rljob_core.messages import Resume
 from rljob_core.planner.admission import Admission
 from rljob_core.planner.cohorts import Cohorts
 from rljob_core.planner.evaluation import Evaluation, asked_sets
@@ -18,14 +19,48 @@ from rljob_core.planner.pool_speeds import PoolSpeeds
 from rljob_core.planner.predicted_lengths import PredictedLengths
 from rljob_core.planner.progress_lookups import ProgressLookups
 from rljob_core.planner.running_metrics import RunningMetrics
-from rljob_core.planner.score_checks import ScoreChecks
 from rljob_core.planner.site_links import SiteLinks
 from rljob_core.planner.site_transfers import SiteTransfers
-from rljob_core.planner.stored_messages import StoredMessages
+from rljob_core.planner.stored_messages import ScoreChecks, StoredMessages
 from rljob_core.planner.stream_room import StreamRoom
-from rljob_core.planner.trainer_link import TrainerLink
 from rljob_core.records import Record
 from rljob_core.spec import Inflight
+
+
+@dataclass(slots=True)
+class TrainerLink:
+    """What this coordinator has sent to the trainer gang, and whether the gang has answered to its epoch.
+
+    The ledger holds only which gang is in charge: `JobState.trainer` is the fence `(attempt, epoch)`.
+
+    Attributes:
+        accepted: whether a gang has answered to this coordinator's epoch. No micro-batch is sent before.
+        resumed: the newest `Resume` that this coordinator sent; None before the first.
+        waits_after: the version at which the trainer said that it waits, and the micro-batches of the step that it had
+            taken; None if it has not.
+        checkpoint_asked: attempt and version for which the job's last checkpoint was asked for.
+    """
+
+    accepted: bool = False
+    resumed: Resume | None = None
+    waits_after: tuple[int, int] | None = None
+    checkpoint_asked: tuple[int, int] | None = None
+
+    @property
+    def resume_number(self) -> int:
+        """Number of the newest `Resume`, which micro-batches name; 0 if none was sent."""
+        return self.resumed.number if self.resumed is not None else 0
+
+    def next_resume_number(self, attempt: int, *, in_charge: int | None) -> int:
+        """Number of the next `Resume` to `attempt`: `Resume`s of one attempt count from 1.
+
+        Args:
+            in_charge: the attempt that the ledger has in charge, if any.
+        """
+        before = self.resumed
+        if before is None or in_charge is None or not in_charge == attempt == before.attempt:
+            return 1
+        return before.number + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +90,7 @@ class PlannerContext:
         lookups: lookups of the progress from which trajectories resume.
         trainer_link: what was sent to the trainer gang.
         asked: what an evaluation asks of each held-out set; empty if the job has no evaluation.
-        evaluation: the evaluation that is running, if any.
+        evaluation: the evaluation that is running; one of no sets if none is.
         metrics: sums for the job's metrics.
         pool_speeds: how fast each pool's engines are, for whoever scales them.
         cohorts: trajectories that may be what kills engines.
@@ -81,14 +116,14 @@ class PlannerContext:
         self.state = state
         self.liveness = Liveness()
         self.sites = SiteLinks(config.grace)
-        self.sites.follow(config.spec.rollout.pool_sites)
+        self.sites.meet(*config.spec.rollout.pool_sites.values())
         self.transfers = SiteTransfers(config.links)
         self.messages = StoredMessages()
         self.score_checks = ScoreChecks()
         self.lookups = ProgressLookups()
         self.trainer_link = TrainerLink()
         self.asked = asked_sets(config.spec, held_out)
-        self.evaluation: Evaluation | None = None
+        self.evaluation = Evaluation.none()
         self.metrics = RunningMetrics()
         self.pool_speeds = PoolSpeeds()
         self.cohorts = Cohorts()
@@ -145,8 +180,7 @@ class PlannerContext:
 
     def has_work(self, engine: str) -> bool:
         """Whether an engine is generating anything, as far as is known here."""
-        answers = () if self.evaluation is None else self.evaluation.answers_at(engine)
-        return bool(self.state.generating_at(engine) or answers)
+        return engine in self.state.generating or engine in self.evaluation.engines.values()
 
     def reaches(self, engine: str) -> bool:
         """Whether what is sent to an engine can be expected to arrive."""

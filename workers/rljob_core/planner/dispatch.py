@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 
 from rljob_core.actions import PublishMetrics, SendToEngine
@@ -60,12 +60,10 @@ class Outbox:
         """Whether the trajectory stream has room for what a held-out answer may become."""
         return self.allowance.admits_answer(backpressure.answer_bytes(context, trajectory))
 
-    def send_answer(
-        self, context: PlannerContext, run: Evaluation, trajectory: str, engine: EngineView
-    ) -> None:
+    def send_answer(self, context: PlannerContext, trajectory: str, engine: EngineView) -> None:
         """Give an engine a held-out answer."""
-        run.dispatch(trajectory, engine.engine)
-        self.add(context, engine, _answer(context, run, trajectory))
+        context.evaluation.engines[trajectory] = engine.engine
+        self.add(context, engine, _answer(context, trajectory))
         self.allowance.spend_answer(backpressure.answer_bytes(context, trajectory))
 
     def send(
@@ -127,7 +125,7 @@ def _choose(context: PlannerContext, trial: Trial, min_version: int) -> EngineVi
 
 
 def _dispatch_trial(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:
-    engine, run = trial.engine, context.evaluation
+    engine = trial.engine
     if engine is None:
         return
     for trajectory in trial.members:
@@ -137,14 +135,14 @@ def _dispatch_trial(context: PlannerContext, outbox: Outbox, trial: Trial) -> No
                 continue
             if _resume(context, outbox, sibling, buffer, [engine]) is None:
                 outbox.send(context, sibling, engine, None, min_version=buffer.min_version)
-        elif run is not None and outbox.admits_answer(context, trajectory):
-            outbox.send_answer(context, run, trajectory, engine)
+        elif outbox.admits_answer(context, trajectory):
+            outbox.send_answer(context, trajectory, engine)
 
 
 def _dispatch_evaluation(context: PlannerContext, outbox: Outbox, trial: Trial) -> None:
     run = context.evaluation
     postponed: list[str] = []
-    while run is not None and run.waiting:
+    while run.waiting:
         if run.waiting[0] not in run.attempts:  # it was scored meanwhile
             run.waiting.popleft()
             continue
@@ -156,13 +154,12 @@ def _dispatch_evaluation(context: PlannerContext, outbox: Outbox, trial: Trial) 
             break
         if not outbox.admits_answer(context, run.waiting[0]):
             break
-        outbox.send_answer(context, run, run.waiting.popleft(), engine)
-    if run is not None:
-        run.waiting.extendleft(reversed(postponed))
+        outbox.send_answer(context, run.waiting.popleft(), engine)
+    run.waiting.extendleft(reversed(postponed))
 
 
-def _answer(context: PlannerContext, run: Evaluation, trajectory: str) -> Generate:
-    attempt = run.attempts[trajectory]
+def _answer(context: PlannerContext, trajectory: str) -> Generate:
+    run, attempt = context.evaluation, context.evaluation.attempts[trajectory]
     return Generate(
         trajectory=trajectory,
         attempt=attempt,
@@ -284,10 +281,9 @@ def resend(context: PlannerContext, engine: str = "") -> None:
             # A version that was lost with its commit may never come.
             min_version = min(sibling.min_version, context.state.version)
             sent.setdefault(name, []).append(_generate(context, sibling, min_version, sibling.inherited))
-    run = context.evaluation
-    for trajectory, assigned in run.engines.items() if run is not None else ():
-        if run is not None and engine in {"", assigned} and context.reaches(assigned):
-            sent.setdefault(assigned, []).append(_answer(context, run, trajectory))
+    for trajectory, assigned in context.evaluation.engines.items():
+        if engine in {"", assigned} and context.reaches(assigned):
+            sent.setdefault(assigned, []).append(_answer(context, trajectory))
     for name, items in sent.items():
         context.act(SendToEngine(name, tuple(items), context.site_of(name)))
 
@@ -298,33 +294,25 @@ def advance_evaluation(context: PlannerContext) -> None:
     if settings is None:
         return
     run = context.evaluation
-    if run is not None and run.done:
+    if run.sets and run.done:
         later = run.later()
         score, *others = run.set_scores(settings.pass_reward)
         record = Evaluated(
+            **asdict(score),
             version=run.version,
-            sampled=score.sampled,
-            greedy=score.greedy,
-            samples=score.samples,
-            answers=score.answers,
-            failed=score.failed,
-            error=score.error,
             given_up=tuple(run.given_up),
             newest=max(later, default=0),
             mixed=len(later),
-            sampled_ci95=score.sampled_ci95,
-            greedy_ci95=score.greedy_ci95,
-            pass_at=score.pass_at,
             sets={asked.name: score for asked, score in zip(run.sets[1:], others, strict=True)},
         )
         context.emit(record)
         line = context.metrics.evaluated(
             record, metrics_line(context), name=run.sets[0].name, seconds=context.now - run.started
         )
-        context.evaluation = run = None
+        context.evaluation = run = Evaluation.none()
         context.act(PublishMetrics(line))
     due = version % settings.every_steps == 0 or version == context.last_version
-    if run is None and due and version not in context.state.evaluated:
+    if not run.sets and due and version not in context.state.evaluated:
         # An earlier coordinator's attempts, whose results may still arrive, have other numbers.
         first = context.epoch * ATTEMPTS_PER_EPOCH + 1
         given_up = {prompt for earlier in context.state.evaluated.values() for prompt in earlier.given_up}

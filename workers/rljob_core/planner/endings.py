@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from rljob_core.actions import PublishMetrics, SendToEngine, SendToTrainer
+from rljob_core.actions import SendToEngine, SendToTrainer
 from rljob_core.failures import Failure, Reason
 from rljob_core.job_state import Sibling
 from rljob_core.messages import Cancel, Finish, Retention
 from rljob_core.planner.context import PlannerContext
-from rljob_core.planner.message_refcounts import AttemptKey
-from rljob_core.planner.metrics_line import metrics_line
+from rljob_core.planner.metrics_line import publish
+from rljob_core.planner.stored_messages import AttemptKey
 from rljob_core.records import GroupAborted, JobFinished, SiblingReset
 from rljob_core.trajectory import State, group_of, prompt_of_group
 
@@ -106,6 +106,20 @@ def abort_group(
         cancel(context, name, [(s.id, s.attempt) for s in siblings], site=site)
 
 
+def give_up_answers(context: PlannerContext, prompt: int, failure: str, *, dead: str = "") -> None:
+    """Ask a held-out prompt no more, and cancel its answers on their engines.
+
+    Args:
+        failure: what its answers fail of.
+        dead: the answer whose engine has died; it is not cancelled there.
+    """
+    for answer, attempt, engine in context.evaluation.give_up(prompt, failure):
+        context.messages.payloads.release((answer, attempt))
+        if engine and answer != dead:
+            context.liveness.free_slot(engine)
+            cancel(context, engine, [(answer, attempt)], site=context.site_of(engine))
+
+
 def abort_all_groups(context: PlannerContext) -> None:
     """Abort every open group: the job is over."""
     for group in list(context.state.groups):
@@ -123,11 +137,6 @@ def cancel(context: PlannerContext, engine: str, keys: Sequence[AttemptKey], *, 
     context.act(SendToEngine(engine, (Cancel(trajectories, attempts),), site))
 
 
-def fail_job(context: PlannerContext, reason: Reason, detail: str) -> None:
-    """End the job because it cannot continue."""
-    finish_job(context, Failure(reason, detail))
-
-
 def finish_job(context: PlannerContext, failure: Failure | None = None) -> None:
     """End the job for good, unless it has ended already: abort its open groups and tell the trainer."""
     if context.state.finished is not None:
@@ -136,7 +145,7 @@ def finish_job(context: PlannerContext, failure: Failure | None = None) -> None:
     abort_all_groups(context)
     if context.state.trainer is not None:
         send_finish_if_over(context, context.state.trainer.attempt)
-    context.act(PublishMetrics(metrics_line(context)))
+    publish(context)
 
 
 def send_finish_if_over(context: PlannerContext, attempt: int) -> bool:
@@ -172,11 +181,12 @@ def finish_if_due(context: PlannerContext) -> None:
     if given_up > batch:
         ((reason, _),) = Counter(failure.reason for failure in state.given_up).most_common(1)
         causes = "; ".join(failure.detail for failure in state.given_up)
-        fail_job(context, reason, f"{given_up} prompts of step {state.version} were given up: {causes}")
+        detail = f"{given_up} prompts of step {state.version} were given up: {causes}"
+        finish_job(context, Failure(reason, detail))
         return
     if lost > LOST_BATCHES * batch:
         detail = f"the payloads of {lost} groups were missing when step {state.version} was to train on them"
-        fail_job(context, Reason.PAYLOADS_LOST, detail)
+        finish_job(context, Failure(Reason.PAYLOADS_LOST, detail))
         return
     evaluated = spec.evaluation is None or last in state.evaluated
     saved = state.checkpoint is not None and state.checkpoint.version >= last

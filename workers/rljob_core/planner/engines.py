@@ -7,7 +7,7 @@ entries and are generated again, or resume from their progress, on other engines
 
 from __future__ import annotations
 
-from rljob_core.actions import EngineDrained, PublishMetrics, RetireEngine, SignalSeen
+from rljob_core.actions import EngineDrained, RetireEngine, SignalSeen, SiteMarkSeen
 from rljob_core.job_state import ENGINE_LOST
 from rljob_core.messages import (
     LONGEST,
@@ -20,7 +20,6 @@ from rljob_core.messages import (
     GenerationEnded,
 )
 from rljob_core.planner import (
-    attributed_deaths,
     early_trial,
     endings,
     migration,
@@ -31,9 +30,8 @@ from rljob_core.planner import (
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView
 from rljob_core.planner.evaluation import prompt_of
-from rljob_core.planner.message_refcounts import AttemptKey
-from rljob_core.planner.metrics_line import metrics_line
-from rljob_core.site_actions import SiteMarkSeen
+from rljob_core.planner.metrics_line import publish
+from rljob_core.planner.stored_messages import AttemptKey
 from rljob_core.trajectory import State, group_of, is_evaluation
 from rljob_core.words import is_word
 
@@ -64,7 +62,7 @@ def on_signal(context: PlannerContext, seen: SignalSeen) -> None:
             return  # no job has engines at so many sites
         context.sites.meet(signal.site)
         view = _register(context, signal)
-    liveness.renew(signal.engine)
+    liveness.leases[signal.engine] = 0
     context.check_epoch(signal.epoch)
     liveness.load.remove(view)
     view.version = signal.version
@@ -81,7 +79,7 @@ def on_signal(context: PlannerContext, seen: SignalSeen) -> None:
     context.metrics.heard(signal)
     context.pool_speeds.heard(signal, context.now)
     if context.transfers.heard(view, signal, context.now):
-        context.act(PublishMetrics(metrics_line(context)))
+        publish(context)
 
 
 def _register(context: PlannerContext, signal: EngineSignal) -> EngineView:
@@ -150,9 +148,8 @@ def hand_over(context: PlannerContext, engine: str, reason: str) -> None:
     had = [(s.id, s.attempt) for s in siblings]
     for sibling in siblings:
         endings.reset_sibling(context, sibling, reason, failure=False, carries=migration.carries(context))
-    if (run := context.evaluation) is not None:
-        for answer in run.answers_at(engine):
-            run.retry(answer)
+    for answer in context.evaluation.answers_at(engine):
+        context.evaluation.retry(answer)
     _retire(context, engine, had, site)
 
 
@@ -198,16 +195,15 @@ def _lose_now(
     context: PlannerContext, engine: str, cause: str, report: EngineDied | None, *, ended_alone: bool
 ) -> None:
     """Declare an engine dead: its trajectories resume, or are generated again, in the same buffer entries."""
-    siblings, run = context.state.generating_at(engine), context.evaluation
-    site = context.site_of(engine)
-    answers = run.answers_at(engine) if run is not None else []
+    siblings, site = context.state.generating_at(engine), context.site_of(engine)
+    answers = context.evaluation.answers_at(engine)
     had, held = [(s.id, s.attempt) for s in siblings], [*(s.id for s in siblings), *answers]
     alone, explained = len(set(map(group_of, held))) == 1, False
     tried = [s for s in siblings if alone and quarantine.is_tried(context, s)]
     tried = [s for s in tried if ended_alone or not quarantine.may_be_excused(context, s.deaths)]
     for sibling in siblings:
         if sibling in tried:
-            earlier = attributed_deaths.earlier_failures(context, sibling)
+            earlier = early_trial.earlier_failures(context, sibling)
             explained = endings.fail_sibling(
                 context, sibling, ENGINE_LOST, detail=cause, died=True, earlier=earlier
             )
@@ -218,10 +214,9 @@ def _lose_now(
         endings.reset_sibling(
             context, sibling, ENGINE_LOST, failure=False, detail=cause, carries=carries, died=True
         )
-    for answer in (answer for answer in answers if run is not None and answer in run.attempts):
-        counts = ended_alone or not quarantine.may_be_excused(
-            context, attributed_deaths.deaths_of(context, answer)
-        )
+    for answer in (answer for answer in answers if answer in context.evaluation.attempts):
+        deaths = context.evaluation.deaths.get(answer, 0)
+        counts = ended_alone or not quarantine.may_be_excused(context, deaths)
         explained = _lose_answer(context, answer, failure=alone and counts) or explained
     if tried and not explained:
         early_trial.on_failed_alone(context, tried, cause)
@@ -233,18 +228,12 @@ def _lose_now(
 def _lose_answer(context: PlannerContext, answer: str, *, failure: bool) -> bool:
     """Have an answer generated again after its engine's death; True if its prompt is given up instead."""
     run, attempts = context.evaluation, context.spec.pipeline.max_attempts
-    if run is None:
-        return False
     failure = failure and run.is_quarantined(answer)
     if not failure or run.failures.get(answer, 0) + 1 < attempts:
         run.deaths[answer] = run.deaths.get(answer, 0) + 1
         run.retry(answer, max_attempts=attempts, failure=_KILLED if failure else "")
         return False
-    for other, attempt, engine in run.give_up(prompt_of(answer), _KILLED):
-        context.messages.payloads.release([(other, attempt)])
-        if engine and other != answer:
-            context.liveness.free_slot(engine)
-            endings.cancel(context, engine, [(other, attempt)], site=context.site_of(engine))
+    endings.give_up_answers(context, prompt_of(answer), _KILLED, dead=answer)
     return True
 
 
@@ -267,7 +256,7 @@ def on_generation_ended(context: PlannerContext, event: GenerationEnded) -> None
     """An engine gives one trajectory up, because it failed or because the engine hands it back."""
     if is_evaluation(event.trajectory):
         run = context.evaluation
-        if run is not None and run.holds(event.trajectory, event.attempt):
+        if run.holds(event.trajectory, event.attempt):
             context.liveness.free_slot(event.engine)
             attempts = context.spec.pipeline.max_attempts
             failure = f"{event.reason}: {event.detail}" if event.failure else ""

@@ -57,11 +57,6 @@ def asked_sets(spec: RLJobSpec, prompts: Sequence[int] | None) -> tuple[AskedSet
     )
 
 
-def group_id(version: int, prompt: int) -> str:
-    """Id of an evaluation's group: the sampled answers to a prompt, then the greedy one."""
-    return f"e{version}-{prompt}"
-
-
 def prompt_of(trajectory: str) -> int:
     """The held-out prompt that a trajectory answers."""
     return int(group_of(trajectory).partition("-")[2])
@@ -73,7 +68,7 @@ class Evaluation:
 
     Attributes:
         version: the policy version that is evaluated.
-        sets: what it asks, by the position of the held-out set.
+        sets: what it asks, by the position of the held-out set; empty if no evaluation runs.
         started: when it began, in seconds of the planner's clock.
         waiting: ids of answers to dispatch.
         attempts: current attempt of each answer that is neither scored nor given up.
@@ -102,6 +97,11 @@ class Evaluation:
     errors: dict[int, str] = field(default_factory=dict)
 
     @classmethod
+    def none(cls) -> Evaluation:
+        """What stands for an evaluation while none runs: it asks nothing."""
+        return cls(version=-1, sets=(), started=0.0)
+
+    @classmethod
     def start(
         cls,
         *,
@@ -127,7 +127,7 @@ class Evaluation:
 
     def ids_of(self, prompt: int) -> list[str]:
         """The ids of the answers to a prompt: the sampled ones, then the greedy one."""
-        group = group_id(self.version, prompt)
+        group = f"e{self.version}-{prompt}"
         return [trajectory_id(group, sibling) for sibling in range(self.set_of(prompt).group_size + 1)]
 
     def sample_of(self, trajectory: str) -> Sample:
@@ -138,10 +138,6 @@ class Evaluation:
     def holds(self, trajectory: str, attempt: int) -> bool:
         """Whether the answer is open and this is its current attempt."""
         return self.attempts.get(trajectory) == attempt
-
-    def dispatch(self, trajectory: str, engine: str) -> None:
-        """Note the engine that generates an answer."""
-        self.engines[trajectory] = engine
 
     def arrived(self, trajectory: str, *, newest: int) -> str:
         """Note that an answer's payload was read; returns the engine that had it, empty if none had.

@@ -14,7 +14,6 @@ Where all engines are at the hub, every share is 1, and nothing is decided other
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import isfinite
 from statistics import fmean
 
@@ -39,7 +38,9 @@ class FarEngines:
 
     def __init__(self, context: PlannerContext, *, crowded: bool) -> None:
         self._context, self._crowded = context, crowded
-        self._prices = prices_of(context)
+        pools = context.spec.rollout.pools
+        self._prices = {p.name: float(p.cost_per_hour) for p in pools if p.cost_per_hour is not None}
+        """What an engine of each pool costs in an hour, of those that have a price."""
 
     def share(self, engine: EngineView, prompt: int | None, min_version: int) -> float:
         """Of an engine's worth, what is left for an answer to a prompt that needs these weights; more than 0.
@@ -101,12 +102,6 @@ def expected_tokens(context: PlannerContext, prompt: int | None) -> float:
 def transfer_seconds(site: SiteTransfer, answer: float) -> float:
     """Seconds that the link adds to an answer of so many tokens, behind what is stored there already."""
     return 2 * site.costs.latency + site.costs.seconds(site.outbox + answer_bytes(answer))
-
-
-def prices_of(context: PlannerContext) -> Mapping[str, float]:
-    """What an engine of each pool costs in an hour, of those that have a price."""
-    pools = context.spec.rollout.pools
-    return {pool.name: float(pool.cost_per_hour) for pool in pools if pool.cost_per_hour is not None}
 
 
 def recount(context: PlannerContext) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from rljob_core.actions import SiteHeartbeat
 from rljob_core.failures import Failure, Reason
 from rljob_core.messages import AWAITED, REJECTED
 from rljob_core.planner import dispatch, endings, engines, site_marks, sites, training
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView
 from rljob_core.planner.site_links import AWAY_HEARTBEATS
-from rljob_core.site_actions import SiteHeartbeat
 
 RESEND_HEARTBEATS = 5
 """Own heartbeats for which an engine may hold less, or older weights, than it was sent before that is sent again."""

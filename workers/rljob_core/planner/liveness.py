@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rljob_core.planner.engine_choice import EngineView
-from rljob_core.planner.message_refcounts import AttemptKey
+from rljob_core.planner.stored_messages import AttemptKey
 
 
 @dataclass(slots=True)
@@ -98,10 +98,6 @@ class Liveness:
     """Engines that may have room: those that had when they were last asked, and whose load has changed since."""
     _freed: dict[str, None] = field(default_factory=dict)
     """Engines of which a slot has become free since `pop_freed`."""
-
-    def renew(self, engine: str) -> None:
-        """Restart the engine's lease, because the engine has sent a heartbeat."""
-        self.leases[engine] = 0
 
     def lease_ends(self, engine: str) -> bool:
         """Count one own heartbeat towards the engine's lease; True if the lease has run out."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rljob_core.actions import PublishMetrics
 from rljob_core.messages import SamplesLost, StepMetrics
 from rljob_core.planner.context import PlannerContext
 
-#: Seconds after which what a reward worker said of its samples is forgotten: it repeats it, while it lives.
 _SAMPLES_LOST = 300.0
-
-
+"""Seconds after which what a reward worker said of its samples is forgotten: it repeats it, while it lives."""
 _WORKERS = 64
 """Reward workers of which it is kept what they said: one that invents names costs no more memory."""
 
@@ -34,6 +33,11 @@ def samples_lost(context: PlannerContext) -> str:
     """What a reward worker says about samples that it cannot keep, the first by name; empty if all can."""
     said = {worker: words for worker, (at, words) in context.samples_lost.items() if _holds(context, at)}
     return said[min(said)] if said else ""
+
+
+def publish(context: PlannerContext) -> None:
+    """Publish the job's metrics as they are now."""
+    context.act(PublishMetrics(metrics_line(context)))
 
 
 def metrics_line(context: PlannerContext) -> StepMetrics:

@@ -54,7 +54,7 @@ def look_up_progress(context: PlannerContext) -> None:
         if sibling is not None and sibling.state is State.RESERVED and carries(context):
             together.setdefault(behind, {})[trajectory] = sibling.attempt
     for (site, mark), wanted in together.items():
-        context.lookups.begin(wanted)
+        context.lookups.pending |= wanted
         site_marks.look_up_behind_mark(context, site, mark, wanted)
     if context.lookups.listing_is_due(context.state.version):
         context.act(ListProgress())

@@ -7,16 +7,16 @@ a running evaluation, which messages hold payloads) is learned again after a res
 | module | responsibility |
 |---|---|
 | `context` | what the other modules share: the state, the parts below, the decision being made |
-| `liveness`, `stored_messages`, `score_checks`, `progress_lookups`, `cohorts`, `stream_room`, `predicted_lengths`, `trainer_link` | parts of the context that are not in the ledger |
+| `liveness`, `stored_messages`, `progress_lookups`, `cohorts`, `stream_room`, `predicted_lengths` | parts of the context that are not in the ledger |
 | `engines` | react to signals; declare engines lost and give their work to others |
 | `heartbeats` | what the coordinator's own heartbeats count: leases, sites that are silent, what seems lost |
 | `sites`, `site_links` | engines at sites that cannot be reached: what is given to others, and when |
 | `site_marks` | what is waited for before a loss at a site counts: results that are on their way from there |
-| `site_transfers`, `far_engines`, `site_queues` | links to sites: backlogs, lag of weights, what work there is worth |
+| `site_transfers`, `far_engines` | links to sites: backlogs, lag of weights, what work there is worth |
 | `migration` | which progress a lost engine's trajectories inherit |
-| `balancing`, `moves` | which trajectories move to an engine that ends them sooner |
+| `balancing`, `migrations` | which trajectories move to an engine that ends them sooner |
 | `results` | which payloads and rewards count; when a group is ready |
-| `training` | micro-batches, commits, the trainer's fence |
+| `training` | micro-batches, commits, the trainer's fence, versions that the user revokes |
 | `buffers` | open staleness buffers, exchange groups, reserve entries |
 | `dispatch`, `engine_choice` | what is generated next, and on which engine |
 | `longest_first` | whether the longest answers are generated first |
@@ -24,15 +24,11 @@ a running evaluation, which messages hold payloads) is learned again after a res
 | `backpressure` | what has to wait because the trajectory stream has no room for it |
 | `placement` | which engine takes the siblings of a group |
 | `quarantine` | which trajectories may be what kills engines, and how they are tried apart |
-| `early_trial` | which group is tried before it is quarantined, as two deaths point at it |
-| `death_positions` | which groups had as many tokens in two deaths |
-| `attributed_deaths` | how many deaths of engines are a group's own |
+| `early_trial` | which group is tried before it is quarantined, as two deaths point at it; which deaths are its own |
 | `evaluation` | the scores on held-out prompts |
 | `endings` | how attempts, groups and the job end |
-| `pipeline_change` | a changed `spec.pipeline`, and from which buffer on it is in force |
-| `spec_change` | any other change of the spec that restarts no coordinator |
+| `spec_change` | a changed `spec.pipeline`, and any other change of the spec that restarts no coordinator |
 | `recovery` | commits to restore that the ledger has lost |
-| `rollback` | versions that the user revokes |
 | `running_metrics`, `metrics_line`, `pool_speeds` | statistics for people, and for those who scale pools |
 """  # noqa: E501  the table
 
@@ -43,6 +39,7 @@ from collections.abc import Sequence
 from rljob_core.actions import (
     EngineDrained,
     LengthsPredicted,
+    MarkFound,
     Observation,
     OwnHeartbeat,
     PayloadAbsent,
@@ -52,11 +49,13 @@ from rljob_core.actions import (
     ProgressFound,
     ProgressListed,
     PromptsMeasured,
-    PublishMetrics,
     RewardsComplete,
     RewardsSeen,
     SendToTrainer,
     SignalSeen,
+    SiteHeartbeat,
+    SiteMarkSeen,
+    SitesLost,
     SpecChanged,
     StoresRead,
     StreamLimit,
@@ -87,7 +86,6 @@ from rljob_core.planner import (
     heartbeats,
     longest_first,
     migration,
-    pipeline_change,
     recovery,
     results,
     site_marks,
@@ -96,9 +94,8 @@ from rljob_core.planner import (
     training,
 )
 from rljob_core.planner.context import Decision, PlannerContext
-from rljob_core.planner.metrics_line import metrics_line, note_samples_lost, samples_lost
+from rljob_core.planner.metrics_line import note_samples_lost, publish, samples_lost
 from rljob_core.records import EpochClaimed
-from rljob_core.site_actions import MarkFound, SiteHeartbeat, SiteMarkSeen, SitesLost
 from rljob_core.trajectory import group_of
 
 
@@ -197,7 +194,7 @@ class Planner:
                 case LengthsPredicted():
                     longest_first.on_lengths_predicted(context, observation)
                 case PipelineChanged():
-                    pipeline_change.on_pipeline_changed(context, observation.pipeline)
+                    spec_change.on_pipeline_changed(context, observation.pipeline)
                 case SpecChanged():
                     spec_change.on_spec_changed(context, observation.spec)
                 case PipelineRefused():
@@ -234,7 +231,7 @@ def _take_charge(context: PlannerContext, found: StoresRead) -> None:
         context.sites.meet(sibling.site)  # also where a pool was that was removed: its engines may live on
     if context.state.finished is not None:
         endings.abort_all_groups(context)  # the ledger may break off before their ends
-    pipeline_change.on_pipeline_changed(context, context.spec.pipeline)
+    spec_change.on_pipeline_changed(context, context.spec.pipeline)
     results.complete_rewarded_groups(context)
     if context.state.trainer is not None:
         context.act(SendToTrainer(context.state.trainer.attempt, Hello(context.epoch)))
@@ -248,7 +245,7 @@ def _on_samples_lost(context: PlannerContext, event: SamplesLost) -> None:
     before = samples_lost(context)
     note_samples_lost(context, event)
     if samples_lost(context) != before:
-        context.act(PublishMetrics(metrics_line(context)))
+        publish(context)
 
 
 def _on_role_failed(context: PlannerContext, failed: RoleFailed) -> None:

@@ -6,12 +6,11 @@ the lookup is `pending` the trajectory is not dispatched; what was `found` is ke
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rljob_core.actions import ProgressFound, StoredProgress
 from rljob_core.job_state import Sibling
-from rljob_core.planner.message_refcounts import AttemptKey
+from rljob_core.planner.stored_messages import AttemptKey
 
 HERE = ("", 0)
 """Of a trajectory whose progress is on its way from no site."""
@@ -57,10 +56,6 @@ class ProgressLookups:
         """Every interrupted trajectory, with its site and mark; there are none afterwards."""
         interrupted, self.interrupted = self.interrupted, {}
         return interrupted
-
-    def begin(self, wanted: Mapping[str, int]) -> None:
-        """Wait for answers about these trajectories, which wait as these attempts."""
-        self.pending |= wanted
 
     def answer(self, answer: ProgressFound) -> None:
         """Take the answer to a pending lookup; answers about other attempts are ignored."""

@@ -24,10 +24,9 @@ from dataclasses import dataclass
 from rljob_core.actions import SendToEngine
 from rljob_core.job_state import QUARANTINE_DEATHS, Sibling
 from rljob_core.messages import EngineDied, Release
-from rljob_core.planner import attributed_deaths, early_trial
+from rljob_core.planner import early_trial
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView
-from rljob_core.spec import Inflight
 from rljob_core.trajectory import State, group_of, is_evaluation
 
 
@@ -66,15 +65,16 @@ def plan_trial(context: PlannerContext) -> Trial:
         return Trial(apart=tried_at, groups=groups)
     found, waits = _choose(context), cohorts.awaits_successor(context.liveness.heartbeats)
     is_early = cohorts.early is not None and not context.state.quarantined
-    if is_early and not waits and (found is None or _is_busy(context, found[0])):
+    if is_early and not waits and (found is None or context.has_work(found[0].engine)):
         cohorts.early = None  # no engine is emptied for it
         return plan_trial(context)
     if found is None:
         return Trial(groups=groups)
     engine, members = found
-    if _is_busy(context, engine):
+    if context.has_work(engine.engine):
         return Trial(apart=frozenset() if waits else frozenset({engine.engine}), groups=groups)
-    if any(_is_looked_up(context, trajectory) for trajectory in members):
+    tried = filter(None, map(context.state.sibling, members))
+    if any(map(context.lookups.is_pending, tried)):
         return Trial(apart=frozenset({engine.engine}), groups=groups)  # all of them are sent out together
     if cohorts.other_work_first and sum(e.reachable for e in context.liveness.engines.values()) == 1:
         cohorts.other_work_first = False
@@ -107,7 +107,7 @@ def on_engine_lost(
         report: of the process that watched the engine, if there is one.
         explained: whether this death has ended a group.
     """
-    if explained and context.evaluation is not None:
+    if explained:
         context.evaluation.explain_deaths()
     early_trial.on_engine_lost(context, engine, held, report, explained=explained)
     cohorts, quarantined = context.cohorts, _quarantined(context)
@@ -152,9 +152,7 @@ def _quarantined(context: PlannerContext) -> dict[str, str]:
             found[trajectory] = _engine(sibling)
     found |= {sibling.id: _engine(sibling) for sibling in early_trial.members(context)}
     run = context.evaluation
-    if run is not None:
-        found |= {trajectory: run.engines.get(trajectory, "") for trajectory in run.quarantined()}
-    return found
+    return found | {trajectory: run.engines.get(trajectory, "") for trajectory in run.quarantined()}
 
 
 def _engine(sibling: Sibling) -> str:
@@ -166,7 +164,7 @@ def _form_cohorts(context: PlannerContext, quarantined: Mapping[str, str]) -> No
     known = {t for cohort in context.cohorts.waiting for t in cohort}
     alike: dict[tuple[int, str], list[str]] = {}
     for trajectory in sorted(quarantined.keys() - known):
-        deaths = attributed_deaths.deaths_of(context, trajectory)
+        deaths = early_trial.deaths_of(context, trajectory)
         alike.setdefault((deaths, quarantined[trajectory]), []).append(trajectory)
     for (_, engine), members in sorted(alike.items()):  # those of the most deaths come to be the first
         context.cohorts.insert(*([members] if engine else _halves(members)))
@@ -199,22 +197,10 @@ def _choose(context: PlannerContext) -> tuple[EngineView, tuple[str, ...]] | Non
 
 
 def _can_try(context: PlannerContext, engine: EngineView, trajectory: str) -> bool:
-    waits = context.spec.pipeline.inflight != Inflight.KEEP
     if is_evaluation(trajectory):
-        return context.evaluation is not None and engine.admits(context.evaluation.version, waits=waits)
-    sibling = context.state.sibling(trajectory)
-    if sibling is None:
+        min_version = context.evaluation.version
+    elif context.state.sibling(trajectory) is None:
         return False
-    return engine.admits(context.state.buffers.buffer_of(group_of(trajectory)).min_version, waits=waits)
-
-
-def _is_looked_up(context: PlannerContext, trajectory: str) -> bool:
-    sibling = context.state.sibling(trajectory)
-    return sibling is not None and context.lookups.is_pending(sibling)
-
-
-def _is_busy(context: PlannerContext, engine: EngineView) -> bool:
-    run = context.evaluation
-    return engine.engine in context.state.generating or (
-        run is not None and engine.engine in run.engines.values()
-    )
+    else:
+        min_version = context.state.buffers.buffer_of(group_of(trajectory)).min_version
+    return engine.admits(min_version, waits=context.swaps_on_its_own)

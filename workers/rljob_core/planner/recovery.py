@@ -15,13 +15,10 @@ from collections.abc import Collection
 
 from rljob_core.actions import StoresRead
 from rljob_core.job_state import JobState
-from rljob_core.planner import buffers, pipeline_change
+from rljob_core.planner import buffers, spec_change
 from rljob_core.planner.context import PlannerContext
 from rljob_core.records import EPOCH_STRIDE, StepCommitted, StepRestored
 from rljob_core.trajectory import prompt_of_group
-
-GangOrder = tuple[int, int]
-"""Count of the writer epoch, and the trainer's attempt: the newer gang has the greater pair."""
 
 
 def restore(context: PlannerContext, found: StoresRead) -> None:
@@ -34,7 +31,7 @@ def restore(context: PlannerContext, found: StoresRead) -> None:
         later = {group for p in found.proposals if p.version > commit.version for group in p.siblings}
         if later:
             # What this step leaves for the next ones needs their buffers, as it had them when this was committed.
-            pipeline_change.on_pipeline_changed(context, context.spec.pipeline)
+            spec_change.on_pipeline_changed(context, context.spec.pipeline)
             buffers.open_buffers(context)
         context.emit(restored(context.state, commit, kept=later))
 
@@ -59,7 +56,8 @@ def _may_be_next(state: JobState, proposal: StepCommitted) -> bool:
     return _gang_order(proposal) > in_charge
 
 
-def _gang_order(proposal: StepCommitted) -> GangOrder:
+def _gang_order(proposal: StepCommitted) -> tuple[int, int]:
+    """Count of the writer epoch, and the trainer's attempt: the newer gang has the greater pair."""
     return proposal.epoch // EPOCH_STRIDE, proposal.attempt
 
 

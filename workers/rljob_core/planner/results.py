@@ -18,17 +18,23 @@ from rljob_core.actions import (
     Summary,
 )
 from rljob_core.advantage import UNIFORM, is_uniform
+from rljob_core.failures import Failure, Reason
 from rljob_core.job_state import GroupState
 from rljob_core.messages import GroupMember, RewardResult, ScoreGroup
-from rljob_core.planner import endings
+from rljob_core.planner import backpressure, endings
 from rljob_core.planner.context import PlannerContext
-from rljob_core.planner.payload_checks import INVALID, payload_fault
-from rljob_core.planner.reward_checks import failure_of
+from rljob_core.ports import LARGEST_SCORE
 from rljob_core.records import Generated, GroupReady, Rewarded
+from rljob_core.spec import TRUNCATION, RLJobSpec
 from rljob_core.staleness import EntryState
-from rljob_core.streams_budget import payload_bytes
 from rljob_core.trajectory import State, group_of, is_evaluation
 
+INVALID = "InvalidOutput"
+"""Reason of an attempt whose payload cannot be true; rollout workers give the same of such a response of an engine."""
+LONGEST_DIGEST = 64
+"""Characters of a digest in the ledger at most."""
+MOST_TOKENS = 2**40
+"""Tokens of a trajectory at most: above the largest number that is a float, a mean over them would raise."""
 _UNANSWERED = frozenset({State.RESERVED, State.GENERATING})
 """States in which a sibling takes a payload. A reserved one can have a payload if the ledger lost its dispatch."""
 
@@ -36,13 +42,7 @@ _UNANSWERED = frozenset({State.RESERVED, State.GENERATING})
 def on_payload(context: PlannerContext, seen: PayloadSeen) -> None:
     """Headers of one stored message: payloads of current attempts count, the others are released."""
     keys = [(s.trajectory, s.attempt) for s in seen.summaries]
-    turns = context.spec.rollout.max_turns
-    sizes = [
-        payload_bytes(
-            prompt_tokens=s.tokens - s.response_tokens, response_tokens=s.response_tokens, turns=turns
-        )
-        for s in seen.summaries
-    ]
+    sizes = [backpressure.stored_bytes(context, s) for s in seen.summaries]
     context.messages.payloads.add(seen.sequence, keys, sizes)
     for index, summary in enumerate(seen.summaries):
         if is_evaluation(summary.trajectory):
@@ -54,13 +54,13 @@ def on_payload(context: PlannerContext, seen: PayloadSeen) -> None:
 def _on_answer(context: PlannerContext, summary: Summary, *, sequence: int, index: int) -> None:
     key = (summary.trajectory, summary.attempt)
     run = context.evaluation
-    if run is None or not run.holds(*key):
+    if not run.holds(*key):
         context.messages.release(key)
         return
     engine = run.arrived(summary.trajectory, newest=summary.span.max)
     context.liveness.free_slot(engine)
     if fault := payload_fault(summary, committed=context.state.version):
-        context.messages.payloads.release([key])
+        context.messages.payloads.release(key)
         attempts = context.spec.pipeline.max_attempts
         run.retry(
             summary.trajectory,
@@ -78,7 +78,7 @@ def _on_trajectory(context: PlannerContext, summary: Summary, *, sequence: int, 
     key = (summary.trajectory, summary.attempt)
     sibling = context.state.sibling(summary.trajectory)
     if sibling is None or sibling.attempt != summary.attempt:
-        context.messages.payloads.release([key])
+        context.messages.payloads.release(key)
         return
     if sibling.state not in _UNANSWERED:
         return
@@ -126,7 +126,7 @@ def on_payload_absent(context: PlannerContext, absent: PayloadAbsent) -> None:
     context.messages.payloads.add(absent.sequence, [])
     if is_evaluation(absent.trajectory):
         run = context.evaluation
-        if run is not None and run.holds(*key) and run.engines.get(absent.trajectory) == absent.engine:
+        if run.holds(*key) and run.engines.get(absent.trajectory) == absent.engine:
             context.liveness.free_slot(absent.engine)
             run.retry(absent.trajectory)
         return
@@ -145,8 +145,7 @@ def on_heartbeat(context: PlannerContext) -> None:
         for t in context.state.unscored
         if not context.spec.reward.per_group or _is_answered(context.state.groups[group_of(t)])
     ]
-    if (run := context.evaluation) is not None:
-        waiting += [(t, run.attempts[t]) for t in run.unscored]
+    waiting += [(t, context.evaluation.attempts[t]) for t in context.evaluation.unscored]
     if (number := context.score_checks.heartbeat(waiting)) is not None:
         context.act(CheckRewards(number))
 
@@ -157,8 +156,8 @@ def on_rewards_complete(context: PlannerContext, complete: RewardsComplete) -> N
     for trajectory, attempt in context.score_checks.answered(complete.number):
         if is_evaluation(trajectory):
             run = context.evaluation
-            if run is not None and run.holds(trajectory, attempt) and trajectory in run.unscored:
-                context.messages.payloads.release([(trajectory, attempt)])
+            if run.holds(trajectory, attempt) and trajectory in run.unscored:
+                context.messages.payloads.release((trajectory, attempt))
                 run.retry(trajectory)
             continue
         sibling = context.state.sibling(trajectory)
@@ -174,14 +173,14 @@ def on_rewards(context: PlannerContext, seen: RewardsSeen) -> None:
         if is_evaluation(result.trajectory):
             _on_score(context, result)
         elif result.failure is None and group_of(result.trajectory) in superseded:
-            context.messages.rewards.release([(result.trajectory, result.attempt)])
+            context.messages.rewards.release((result.trajectory, result.attempt))
         else:
             _on_reward(context, result)
 
 
 def _on_score(context: PlannerContext, result: RewardResult) -> None:
     run, key = context.evaluation, (result.trajectory, result.attempt)
-    if run is not None and run.holds(*key):
+    if run.holds(*key):
         if result.trajectory not in run.unscored:  # the score came before the payload's header
             context.messages.keep_early(result)
             return
@@ -190,15 +189,15 @@ def _on_score(context: PlannerContext, result: RewardResult) -> None:
             run.retry(result.trajectory, max_attempts=attempts, failure=str(failure))
         else:
             run.score(result.trajectory, result.reward)
-    context.messages.rewards.release([key])
-    context.messages.payloads.release([key])
+    context.messages.rewards.release(key)
+    context.messages.payloads.release(key)
 
 
 def _on_reward(context: PlannerContext, result: RewardResult) -> None:
     key = (result.trajectory, result.attempt)
     sibling = context.state.sibling(result.trajectory)
     if sibling is None or sibling.attempt != result.attempt:
-        context.messages.rewards.release([key])
+        context.messages.rewards.release(key)
         return
     if sibling.state in _UNANSWERED:  # the score came before the payload's header
         context.messages.keep_early(result)
@@ -260,3 +259,54 @@ def _complete(context: PlannerContext, group: GroupState) -> None:
         return
     buffer = context.state.buffers.buffer_of(group.id)
     context.emit(GroupReady(group.id, buffer.step, group.base(buffer.min_version)))
+
+
+def payload_fault(summary: Summary, *, committed: int) -> str:
+    """What cannot be true of a payload, as far as its header tells; empty if nothing is known against it.
+
+    Args:
+        summary: the payload's header.
+        committed: the newest committed version: no token can be of weights that do not exist.
+    """
+    span = summary.span
+    if len(summary.digest) > LONGEST_DIGEST:
+        return f"its digest has {len(summary.digest)} characters"
+    if summary.tokens > MOST_TOKENS:
+        return f"more than {MOST_TOKENS} tokens cannot be"
+    if not 1 <= summary.response_tokens <= summary.tokens:
+        return f"{summary.response_tokens} of {summary.tokens} tokens are its response"
+    if not 0 <= span.min <= span.max:
+        return f"its tokens are of versions {span.min} to {span.max}"
+    if span.max > committed:
+        return f"its tokens are of versions up to {span.max}, where {committed} is the newest committed one"
+    return ""
+
+
+def failure_of(result: RewardResult, spec: RLJobSpec) -> Failure | None:
+    """The failure of the attempt that was scored; None if the score counts.
+
+    Reward workers run users' code, and check scores as they enter. The coordinator does not rely on it: a number that
+    is none would end it in the arithmetic of a group, and a long text would fill the ledger.
+
+    Args:
+        result: as it was read.
+        spec: the job's.
+    """
+    if result.failure is not None:
+        return result.failure
+    penalty = spec.algorithm.truncation_penalty if spec.algorithm.truncated == "Penalise" else 0.0
+    if not abs(result.reward) <= spec.reward.largest * LARGEST_SCORE + penalty:
+        return Failure(Reason.REWARD_OUT_OF_RANGE, f"a reward worker sent the score {result.reward:g}")
+    if unknown := result.parts.keys() - {*spec.reward.functions, TRUNCATION}:
+        return Failure(
+            Reason.REWARD_INVALID,
+            f"a reward worker sent parts of a function that the job does not have: {min(unknown)[:64]}",
+        )
+    if len(result.digest) > LONGEST_DIGEST:
+        return Failure(
+            Reason.REWARD_INVALID, f"a reward worker sent a digest of {len(result.digest)} characters"
+        )
+    for name, score in result.parts.items():
+        if not abs(score) <= LARGEST_SCORE:
+            return Failure(Reason.REWARD_OUT_OF_RANGE, f"a reward worker sent the score {score:g} of {name}")
+    return None

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
+from typing import Any
 
 from rljob_core.advantage import UNIFORM, deviation, is_uniform
 from rljob_core.job_state import GroupState, JobState, Untrained
@@ -26,8 +27,6 @@ _NAMED_SWAPS = 64
 """Swaps of weights that a line names: lines are kept as long as the job."""
 _FAR_ENGINES = 4096
 """Engines at sites that are remembered: what one has generated may be trained long after it has ended."""
-
-
 _GONE_ENGINES = 4096
 """Engines whose counters are remembered after they are gone."""
 
@@ -42,7 +41,7 @@ class RunningMetrics:
         self._gone_tokens: dict[str, int] = {}  # the same of engines that are gone
         self._tokens = 0
         self._mark = (0.0, 0)  # time and tokens at the last line: the rate is between two lines
-        self._step = StepMetrics(step=0, version=0, seconds=0.0)
+        self._step: dict[str, Any] = {}  # of the newest step, by the fields of `StepMetrics`
         self._parts: dict[str, Mapping[str, float]] = {}  # by trajectory, since its group was planned
         self._swaps: dict[str, tuple[WeightSwap, ...]] = {}  # by engine, since the last line
         self._newest_swap: dict[str, float] = {}  # when it began, by engine
@@ -116,32 +115,30 @@ class RunningMetrics:
         scored = [*trained, *(reward for group in untrained for reward in group.rewards)]
         lengths = [s.payload.response_tokens for s in siblings if s.payload is not None]
         staleness = [step - s.payload.span.min for s in siblings if s.payload is not None]
-        self._step = StepMetrics(
-            step=step + 1,
-            version=step + 1,
-            seconds=0.0,
-            reward_mean=fmean(scored),
-            reward_std=deviation(scored),
-            reward_mean_trained=fmean(trained),
-            reward_std_trained=deviation(trained),
-            response_tokens_mean=fmean(lengths),
-            groups_uniform=len(uniform) / (len(groups) + len(replaced)),
-            uniform_prompts=tuple(uniform[:_NAMED_PROMPTS]),
-            reward_parts={
+        self._step = {
+            "reward_mean": fmean(scored),
+            "reward_std": deviation(scored),
+            "reward_mean_trained": fmean(trained),
+            "reward_std_trained": deviation(trained),
+            "response_tokens_mean": fmean(lengths),
+            "groups_uniform": len(uniform) / (len(groups) + len(replaced)),
+            "uniform_prompts": tuple(uniform[:_NAMED_PROMPTS]),
+            "reward_parts": {
                 name: fmean(part[name] for part in parts if name in part)
                 for name in sorted({name for part in parts for name in part})
             },
-            trained_at=dict(Counter(self._site_of[s.engine] for s in siblings if s.engine in self._site_of)),
+            "trained_at": dict(
+                Counter(self._site_of[s.engine] for s in siblings if s.engine in self._site_of)
+            ),
             # Here too, so that a commit from a repeated proposal, which has no stats, has its staleness.
-            stats=StepStats(staleness_mean=fmean(staleness), staleness_max=max(staleness)),
-        )
+            "stats": StepStats(staleness_mean=fmean(staleness), staleness_max=max(staleness)),
+        }
 
     def step(self, stats: StepStats) -> None:
         """Take the trainer's own statistics of the step that was just committed."""
-        known = self._step.stats or StepStats()
-        self._step = replace(
-            self._step,
-            stats=replace(stats, staleness_mean=known.staleness_mean, staleness_max=known.staleness_max),
+        known = self._step["stats"]
+        self._step["stats"] = replace(
+            stats, staleness_mean=known.staleness_mean, staleness_max=known.staleness_max
         )
 
     def line(self, state: JobState, *, now: float) -> StepMetrics:
@@ -169,20 +166,7 @@ class RunningMetrics:
 
     def stepped(self, line: StepMetrics) -> StepMetrics:
         """The line with the statistics of the step that was just committed."""
-        step = self._step
-        return replace(
-            line,
-            reward_mean=step.reward_mean,
-            reward_std=step.reward_std,
-            reward_mean_trained=step.reward_mean_trained,
-            reward_std_trained=step.reward_std_trained,
-            response_tokens_mean=step.response_tokens_mean,
-            groups_uniform=step.groups_uniform,
-            uniform_prompts=step.uniform_prompts,
-            reward_parts=step.reward_parts,
-            trained_at=step.trained_at,
-            stats=step.stats,
-        )
+        return replace(line, **self._step)
 
     @staticmethod
     def evaluated(record: Evaluated, line: StepMetrics, *, name: str, seconds: float) -> StepMetrics:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rljob_core.messages import EngineDied
-from rljob_core.planner.message_refcounts import AttemptKey
+from rljob_core.planner.stored_messages import AttemptKey
 from rljob_core.spec import GRACE_SECONDS
 
 AWAY_HEARTBEATS = 10
@@ -127,22 +127,13 @@ class SiteLinks:
     lost: frozenset[str] = frozenset()
     numbered: int = 0
 
-    def follow(self, pools: Mapping[str, str]) -> None:
-        """Take the places of pools. Sites of pools that were removed stay known while engines may live on there.
-
-        Args:
-            pools: the site of each pool.
-        """
-        for site in pools.values():
-            self.meet(site)
-
-    def meet(self, site: str) -> None:
-        """Watch the link to a site from now on."""
-        if site and site not in self.links:
-            before = self.numbered
-            self.links[site] = SiteLink(
-                marks=SiteMarks(sent=before, wanted=before, read=before, found=before)
-            )
+    def meet(self, *sites: str) -> None:
+        """Watch the links to sites from now on; these stay known while engines may live on there."""
+        before = self.numbered
+        for site in sites:
+            if site and site not in self.links:
+                marks = SiteMarks(sent=before, wanted=before, read=before, found=before)
+                self.links[site] = SiteLink(marks=marks)
 
     def may_meet(self, site: str) -> bool:
         """Whether an engine may be there that says so: at the hub, at a site that is known, or at one of a few more."""

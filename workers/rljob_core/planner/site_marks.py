@@ -15,12 +15,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rljob_core.actions import FindProgress
+from rljob_core.actions import FindMark, FindProgress, MarkFound, SendMark, SiteMarkSeen
 from rljob_core.messages import EngineDied
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.progress_lookups import HeldLookup
 from rljob_core.planner.site_links import GRACE_HEARTBEATS, SiteLoss
-from rljob_core.site_actions import FindMark, MarkFound, SendMark, SiteMarkSeen
 
 PROGRESS_HEARTBEATS = 60
 """Beats of a site for which lookups wait for its progress, which is one message for each trajectory."""

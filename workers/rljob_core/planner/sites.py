@@ -16,13 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from rljob_core.actions import PublishMetrics
 from rljob_core.job_state import Sibling
 from rljob_core.messages import AWAITED, EngineSignal
 from rljob_core.planner import dispatch, endings, migration, site_marks
 from rljob_core.planner.context import PlannerContext
 from rljob_core.planner.engine_choice import EngineView
-from rljob_core.planner.metrics_line import metrics_line
+from rljob_core.planner.metrics_line import publish
 from rljob_core.planner.site_links import AWAY_HEARTBEATS, MARK_HEARTBEATS
 from rljob_core.staleness import Buffer, EntryState
 from rljob_core.trajectory import State, group_of
@@ -68,7 +67,7 @@ def count_silence(context: PlannerContext) -> list[str]:
             link.reached = False
             _reach(context, site, reachable=False)
             site_marks.on_away(context, site)
-            context.act(PublishMetrics(metrics_line(context)))
+            publish(context)
             if site in context.sites.lost:
                 over.append(site)
         elif link.silent == context.sites.kept(site):
@@ -92,7 +91,7 @@ def on_beat(context: PlannerContext, site: str) -> None:
             for engine in [e for e in context.state.generating if context.site_of(e) == site]:
                 dispatch.resend(context, engine)
     if was_away:
-        context.act(PublishMetrics(metrics_line(context)))
+        publish(context)
 
 
 def _reach(context: PlannerContext, site: str, *, reachable: bool) -> None:
@@ -153,7 +152,7 @@ def _waited_for(context: PlannerContext, buffer: Buffer) -> Iterator[tuple[Sibli
 def _give_answers(context: PlannerContext) -> None:
     """Give held-out answers to others once the evaluation waits for nothing but engines that cannot generate them."""
     run = context.evaluation
-    if run is None or run.waiting or not _others_admit(context, run.version):
+    if run.waiting or not _others_admit(context, run.version):
         return
     if not all(_is_cut_off(context, engine, run.version) for engine in set(run.engines.values())):
         return

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from rljob_core.job_state import JobState
 from rljob_core.planner.evaluation import AskedSet, Evaluation, prompt_of
 from rljob_core.spec import MOST_SAMPLES, RLJobSpec
-from rljob_core.streams_budget import payload_bytes
+from rljob_core.streams_budget import largest_payload_bytes
 
 
 @dataclass(slots=True)
@@ -88,14 +88,13 @@ class StreamRoom:
         if self._planned is None:
             if self._asked.difference(self.prompts) or self._asked_held_out.difference(self.held_out):
                 return False
-            longest, turns = spec.rollout.sampling.max_tokens, spec.rollout.max_turns
             groups = ((self.prompts[g.id], len(g.siblings)) for g in state.groups.values())
             answers = (
                 (tokens, asked[prompt // MOST_SAMPLES].group_size + 1)
                 for prompt, tokens in self.held_out.items()
             )
             self._planned = sum(
-                number * payload_bytes(prompt_tokens=tokens, response_tokens=longest, turns=turns)
+                number * largest_payload_bytes(spec, prompt_tokens=tokens)
                 for tokens, number in (*groups, *answers)
             )
         return self._planned + idle <= self.limit

@@ -1,4 +1,4 @@
-"""Micro-batches, commits and the trainer's fence `(attempt, epoch)`.
+"""Micro-batches, commits, the trainer's fence `(attempt, epoch)`, and versions that the user revokes.
 
 The coordinator assigns nothing before a gang has answered to its epoch; groups that were in training and not committed
 are ready again by then. A step is committed by its record alone. The planner records it only if the step is the next
@@ -7,6 +7,9 @@ one, comes from the gang in charge, starts from the committed parent, and consis
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 from rljob_core.actions import Announce, PublishMetrics, SendToTrainer
 from rljob_core.advantage import group_advantages
@@ -20,13 +23,20 @@ from rljob_core.messages import (
     PayloadMissing,
     Resume,
     StepProposed,
+    StepStats,
     TrainerReady,
     TrainingItem,
 )
 from rljob_core.planner import endings, recovery
 from rljob_core.planner.context import PlannerContext
-from rljob_core.planner.metrics_line import metrics_line
-from rljob_core.records import CheckpointSaved, MicroBatchAssigned, StepCommitted, TrainerAttempt
+from rljob_core.planner.metrics_line import metrics_line, publish
+from rljob_core.records import (
+    CheckpointSaved,
+    MicroBatchAssigned,
+    StepCommitted,
+    TrainerAttempt,
+    VersionsRevoked,
+)
 from rljob_core.spec import Mode
 from rljob_core.staleness import EntryState
 from rljob_core.trajectory import group_of
@@ -45,8 +55,8 @@ def on_trainer_ready(context: PlannerContext, event: TrainerReady) -> None:
     if event.epoch < context.epoch:
         context.act(SendToTrainer(event.attempt, Hello(context.epoch)))
         return
-    if event.proposal is not None and _commit(context, event.proposal):
-        context.act(PublishMetrics(context.metrics.stepped(metrics_line(context))))
+    if event.proposal is not None:
+        _commit(context, event.proposal)
     if trainer is None or event.attempt > trainer.attempt or not context.trainer_link.accepted:
         _resume(context, event.attempt)
     else:
@@ -105,9 +115,7 @@ def _resume(context: PlannerContext, attempt: int) -> None:
 
 def on_step_proposed(context: PlannerContext, event: StepProposed) -> None:
     """A step's weights and manifest are durable: commit the step, if it is the one that was assigned."""
-    if _commit(context, event.proposal):
-        context.metrics.step(event.stats)
-        context.act(PublishMetrics(context.metrics.stepped(metrics_line(context))))
+    if _commit(context, event.proposal, event.stats):
         return
     trainer, proposal = context.state.trainer, event.proposal
     in_charge = trainer is not None and (proposal.attempt, proposal.epoch) == (trainer.attempt, trainer.epoch)
@@ -116,8 +124,8 @@ def on_step_proposed(context: PlannerContext, event: StepProposed) -> None:
         _resume(context, proposal.attempt)
 
 
-def _commit(context: PlannerContext, proposal: StepCommitted) -> bool:
-    """Commit a step if it is exactly what the gang in charge was assigned; whether it was.
+def _commit(context: PlannerContext, proposal: StepCommitted, stats: StepStats | None = None) -> bool:
+    """Commit a step if it is exactly what the gang in charge was assigned, and publish its metrics; whether it was.
 
     A gang that has not heard of this coordinator follows an earlier one, and the server may have lost what that one
     wrote last: newer attempts of the same trajectories, perhaps, and the part of the ledger that the manifest names.
@@ -146,6 +154,9 @@ def _commit(context: PlannerContext, proposal: StepCommitted) -> bool:
     for sibling in siblings:
         context.release(sibling)
     announce(context)
+    if stats is not None:
+        context.metrics.step(stats)
+    context.act(PublishMetrics(context.metrics.stepped(metrics_line(context))))
     return True
 
 
@@ -185,7 +196,7 @@ def on_optimizer_reset(context: PlannerContext, event: OptimizerReset) -> None:
     trainer = context.state.trainer
     if trainer is not None and event.attempt == trainer.attempt:
         context.optimizer_reset = event.message
-        context.act(PublishMetrics(metrics_line(context)))
+        publish(context)
 
 
 def on_payload_missing(context: PlannerContext, event: PayloadMissing) -> None:
@@ -275,3 +286,32 @@ def _items(context: PlannerContext, group: GroupState) -> list[TrainingItem]:
         for s, reward, advantage in zip(group.siblings, rewards, advantages, strict=True)
         if s.payload is not None
     ]
+
+
+def revoke(
+    context: PlannerContext,
+    version: int,
+    *,
+    chain: Sequence[StepCommitted],
+    checkpoint: CheckpointSaved | None,
+) -> None:
+    """Go back to `version` at the user's request, right after the epoch was claimed: all later ones are revoked.
+
+    Nothing is planned here: the next coordinator continues from `version`, with the next prompts.
+
+    Args:
+        chain: commits of versions 1, 2, … up to the ledger's newest.
+        checkpoint: the optimizer state to continue with, of `version` or an earlier one; None for a fresh state.
+    """
+    target = chain[version - 1] if version else None
+    revoked = VersionsRevoked(
+        version=version,
+        key=target.key if target is not None else None,
+        manifest=target.manifest if target is not None else "",
+        checkpoint=checkpoint.key if checkpoint is not None else None,
+        checkpoint_version=checkpoint.version if checkpoint is not None else None,
+        trajectories=sum(len(part) for commit in chain[version:] for part in commit.micro_batches),
+    )
+    context.emit(revoked)
+    announce(context)
+    context.act(PublishMetrics(replace(metrics_line(context), gone_back=True)))

@@ -10,13 +10,20 @@ Folding the records of the valid writer epochs, in order, gives the job's state 
 | `groups` | buffers, and the groups that hold their entries |
 | `siblings` | single trajectories, from dispatch to reward |
 | `steps` | the trainer's gangs, micro-batches, commits, checkpoints; the job's end |
-| `batches` | the union of all records, and the ledger's messages |
 | `trainer_log` | not of the ledger: what the trainer notes by itself |
+
+One message of the ledger is one batch of records, as JSON, with the writer that wrote it (`RecordBatch`).
 
 Class names, field names and `kind` are a file format: ledgers and decision logs hold them.
 """
 
-from rljob_core.records.batches import Record, RecordBatch, decode_batch, encode_batch
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
 from rljob_core.records.groups import (
     BufferOpened,
     GroupAborted,
@@ -71,3 +78,52 @@ __all__ = [
     "decode_batch",
     "encode_batch",
 ]
+
+Record = (
+    EpochClaimed
+    | SpecInForce
+    | PipelineSet
+    | BufferOpened
+    | GroupReserved
+    | Dispatched
+    | Generated
+    | Rewarded
+    | SiblingReset
+    | GroupReady
+    | GroupMoved
+    | GroupAborted
+    | TrainerAttempt
+    | MicroBatchAssigned
+    | StepCommitted
+    | StepRestored
+    | VersionsRevoked
+    | CheckpointSaved
+    | Evaluated
+    | JobFinished
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBatch:
+    """One message of the ledger."""
+
+    writer: Writer
+    records: tuple[Annotated[Record, Field(discriminator="kind")], ...]
+    version: Literal[4] = 4
+
+
+_BATCH: TypeAdapter[RecordBatch] = TypeAdapter(RecordBatch)
+
+
+def encode_batch(batch: RecordBatch) -> bytes:
+    """A batch as JSON."""
+    return _BATCH.dump_json(batch)
+
+
+def decode_batch(data: bytes) -> RecordBatch:
+    """A batch from JSON.
+
+    Raises:
+        pydantic.ValidationError: the bytes are no batch of this version.
+    """
+    return _BATCH.validate_json(data)

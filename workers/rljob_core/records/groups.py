@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rljob_core.omitted import OMITTED_IF_EMPTY
-from rljob_core.record_fields import MOST_SIBLINGS, GroupName, Number, Real, TrajectoryName
+from rljob_core.record_fields import MOST_SIBLINGS, OMITTED_IF_EMPTY, GroupName, Number, Real, TrajectoryName
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from rljob_core.omitted import OMITTED_IF_EMPTY
-from rljob_core.record_fields import Number, Score, TrajectoryName
+from rljob_core.record_fields import OMITTED_IF_EMPTY, Number, Score, TrajectoryName
 from rljob_core.trajectory import VersionSpan
 
 

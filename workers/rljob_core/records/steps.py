@@ -8,8 +8,15 @@ from typing import Annotated, Literal
 
 from rljob_core.failures import Failure
 from rljob_core.held_out import HeldOutScore
-from rljob_core.omitted import OMITTED_IF_EMPTY, OMITTED_IF_NONE
-from rljob_core.record_fields import GroupName, Number, Real, Score, TrajectoryName
+from rljob_core.record_fields import (
+    OMITTED_IF_EMPTY,
+    OMITTED_IF_NONE,
+    GroupName,
+    Number,
+    Real,
+    Score,
+    TrajectoryName,
+)
 from rljob_core.trajectory import group_of
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from rljob_core.omitted import OMITTED_IF_EMPTY
-from rljob_core.record_fields import Number
+from rljob_core.record_fields import OMITTED_IF_EMPTY, Number
 from rljob_core.stable_hash import stable_hash
 
 EPOCH_STRIDE = 1_000_000

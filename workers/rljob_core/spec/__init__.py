@@ -33,15 +33,28 @@ from rljob_core.spec.data import (
     HeldOutSetSpec,
     RewardSpec,
 )
-from rljob_core.spec.environment import AGENT, CHANGEABLE_OF_ENVIRONMENT, MOST_TURNS, EnvironmentSpec
-from rljob_core.spec.job import CoordinatorSpec, DeltaSpec, NatsSpec, RLJob, RLJobSpec, WeightsSpec
-from rljob_core.spec.networking import EgressSpec, NetworkingSpec
+from rljob_core.spec.job import (
+    CoordinatorSpec,
+    DeltaSpec,
+    EgressSpec,
+    NatsSpec,
+    NetworkingSpec,
+    RLJob,
+    RLJobSpec,
+    SamplesSpec,
+    TrackerSpec,
+    WeightsSpec,
+)
 from rljob_core.spec.pipeline import Inflight, Mode, PipelineSpec
 from rljob_core.spec.pool import RolloutPool, RolloutPoolSpec
 from rljob_core.spec.rollout import (
+    AGENT,
+    CHANGEABLE_OF_ENVIRONMENT,
     LONGEST_RESPONSE,
+    MOST_TURNS,
     AutoscalingSpec,
     EngineSpec,
+    EnvironmentSpec,
     PoolEngineSpec,
     PoolSpec,
     RolloutSpec,
@@ -49,7 +62,6 @@ from rljob_core.spec.rollout import (
     ScalingSpec,
     SwapTime,
 )
-from rljob_core.spec.samples import SamplesSpec
 from rljob_core.spec.site import GRACE_SECONDS, SILENT_SECONDS, Site, SiteLinkSpec, SiteSpec, SiteStatus
 from rljob_core.spec.status import (
     AutoscaledPoolStatus,
@@ -62,7 +74,6 @@ from rljob_core.spec.status import (
     RLJobStatus,
     RolloutPoolStatus,
 )
-from rljob_core.spec.trackers import TrackerSpec
 from rljob_core.spec.training import AlgorithmSpec, CheckpointSpec, LoraSpec, ModelSpec, TrainerSpec
 
 __all__ = [

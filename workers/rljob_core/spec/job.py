@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from rljob_core.record_fields import OMITTED_IF_EMPTY
 from rljob_core.spec.base import (
     ApiModel,
     ControllerName,
     Count,
     Form,
     Grows,
+    Identifier,
     Image,
     Immutable,
+    Namespace,
     ObjectMeta,
     ObjectName,
     Options,
@@ -22,15 +26,100 @@ from rljob_core.spec.base import (
     Uri,
 )
 from rljob_core.spec.data import ENVIRONMENT_SCORE, DataSpec, EvaluationSpec, RewardSpec
-from rljob_core.spec.networking import NetworkingSpec
 from rljob_core.spec.pipeline import PipelineSpec
+from rljob_core.spec.remote_forms import ONE_SCHEME, one_scheme
 from rljob_core.spec.rollout import RolloutSpec
-from rljob_core.spec.samples import SamplesSpec
-from rljob_core.spec.server_lists import ONE_SCHEME, one_scheme
 from rljob_core.spec.status import RLJobStatus
-from rljob_core.spec.trackers import MOST_TRACKERS, TrackerSpec
 from rljob_core.spec.training import AlgorithmSpec, ModelSpec, TrainerSpec
 from rljob_core.weight_transports import WEIGHT_TRANSPORTS, WeightTransportName
+
+_NUMBER = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+
+Cidr = Annotated[
+    str,
+    StringConstraints(max_length=43),
+    Form(
+        rf"^({_NUMBER}(\.{_NUMBER}){{3}}/(3[0-2]|[12]?[0-9])|[0-9a-f:]*:[0-9a-f:]*/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))$",
+        "must be a range of addresses: for instance 10.1.0.0/16, or 192.0.2.7/32 for one address",
+    ),
+]
+Port = Annotated[int, Field(ge=1, le=65_535)]
+
+
+def _is_range(text: str) -> bool:
+    try:
+        ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True
+
+
+class EgressSpec(ApiModel):
+    """A place that workers may connect to."""
+
+    cidr: Cidr | None = None
+    """Range of addresses, inside or outside the cluster. 0.0.0.0/0: anywhere."""
+    namespace: Namespace | None = None
+    """All pods of this namespace, also behind its Services."""
+    ports: Annotated[list[Port], Field(max_length=16)] = Field(default=[])
+    """TCP ports, as pods and servers listen on them (not a Service's own); absent: any port and protocol."""
+
+    rules = (
+        Rule(
+            "cidr",
+            "has(self.cidr) != has(self.namespace)",
+            "cidr or namespace must say where, and only one of them: write two entries for two places",
+            lambda place: (place.cidr is None) != (place.namespace is None),
+        ),
+        Rule(
+            "cidr",
+            "!has(self.cidr) || isCIDR(self.cidr)",
+            "cidr has numbers and colons that are not an address: write a range such as fd00:10::/32",
+            lambda place: place.cidr is None or _is_range(place.cidr),
+        ),
+    )
+
+
+class NetworkingSpec(ApiModel):
+    """What workers may connect to."""
+
+    egress: Annotated[list[EgressSpec], Field(max_length=32)] = Field(default=[])
+    """Places besides NATS, DNS, the object stores and servers that the spec names, and what the cluster's
+    administrator allows every job."""
+
+
+MOST_TRACKERS = 8
+"""Trackers that a job may name."""
+
+
+class TrackerSpec(ApiModel):
+    """An experiment tracker, to which a process beside the coordinator sends the job's metrics."""
+
+    name: Identifier
+    """WandB, MLflow, TensorBoard, Trackio, or what a distribution in the pods' image offers; each of them once."""
+    options: Options = Field(default={})
+    """The tracker's own options. A value may be pvc://claim/folder; the claim is then mounted."""
+    samples: Annotated[int, Field(ge=0, le=100), OMITTED_IF_EMPTY] = 0
+    """Groups of samples in the table that it gets of each evaluation, and of training about once a minute: prompts and
+    answers. 0: none. On a cluster, its pod can then read the claim of the checkpoints."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 60.0
+    """Seconds that the tracker may take to store metrics; after that its process is started again."""
+    image: Image | None = None
+    """Image of the tracker's process, with rljob and the tracker's package; absent: the job's."""
+    credentials_secret: ObjectName | None = None
+    """Secret whose keys become environment variables of the tracker's process, such as WANDB_API_KEY. rljob run passes
+    the variables of your shell."""
+
+
+class SamplesSpec(ApiModel):
+    """Answers that are kept beside the checkpoints, with their tokens and scores, for `rljob samples`."""
+
+    share: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Part of the training groups that is kept, besides all evaluations; absent: as many as have about a million tokens
+    in a step, in a small job all."""
+    keep_bytes: Annotated[int, Field(ge=0, le=2**50)] = 2**30
+    """Bytes of samples that are kept: the oldest are deleted, those of training first. 0 keeps no samples."""
+
 
 _ANCHOR_EVERY_AT_SITES = 100
 """Of versions that cross links. What bounds the bytes is that no more deltas follow an anchor than it has bytes; this

@@ -1,4 +1,4 @@
-"""What URIs of models and data sets on a hub or in an object store look like, as rules of the API."""
+"""What URIs of models and data sets on a hub or in an object store look like, and lists of servers."""
 
 from __future__ import annotations
 
@@ -55,3 +55,15 @@ FILES_ONLY = Rule(
         data.dataset is None or not data.dataset.startswith(SCHEMES) or data.source in {"jsonl", "parquet"}
     ),
 )
+
+
+ONE_SCHEME = (
+    "must have the same scheme before each server, as the first one's counts for all: for instance "
+    "tls://a:4222,tls://b:4222"
+)
+
+
+def one_scheme(urls: str) -> bool:
+    """Whether servers, with commas between them, have the same scheme: TLS is asked for of all or of none."""
+    scheme, *_ = urls.split("://")
+    return urls.count(",") == urls.count(f",{scheme}://")

@@ -7,11 +7,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from rljob_core.omitted import OMITTED_IF_NONE
+from rljob_core.record_fields import OMITTED_IF_NONE
 from rljob_core.spec.base import (
     HUB,
     ApiModel,
     Identifier,
+    Image,
     Immutable,
     Name,
     Options,
@@ -20,7 +21,46 @@ from rljob_core.spec.base import (
     Rule,
     enum_field,
 )
-from rljob_core.spec.environment import CHANGEABLE_OF_ENVIRONMENT, EnvironmentSpec
+
+MOST_TURNS = 500
+"""Responses of an episode that a job may allow at most: a trajectory of so many has 1,000 segments, of 1,024."""
+CHANGEABLE_OF_ENVIRONMENT = ("replicas", "image", "template", "episodesPerSlot")
+"""Fields of an environment that say where and how many of its episodes run, and nothing of what it does."""
+AGENT = "agent"
+"""The environment that is a program of the user's, which speaks OpenAI's chat completions."""
+
+
+class EnvironmentSpec(ApiModel):
+    """A multi-turn environment."""
+
+    name: Identifier
+    """`package.module:Class`, what an installed distribution offers, or `agent`: a program of your own."""
+    options: Options = Field(default={})
+    """The environment's own options."""
+    max_turns: Annotated[int, Field(ge=1, le=MOST_TURNS)] = 10
+    """Responses of the model in one episode at most."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    """Seconds that one call of the environment may take; then its process is ended, and the attempt has failed."""
+    episode_seconds: Annotated[int, Field(ge=1, le=86_400)] = 600
+    """Seconds from an episode's first response to its end, later responses included; then the attempt has failed."""
+    episodes_per_slot: Annotated[float, Field(ge=1, le=64)] = 2.0
+    """Episodes that an engine may have open for each of its slots. Those beyond 1 use the slots of others that wait for
+    their environment; with 1, an episode keeps its slot to its end."""
+    network: bool = False
+    """Whether the environment may open network connections."""
+    replicas: Annotated[int, Field(ge=0, le=1024)] = 1
+    """Pods that play episodes, on a cluster; while there is none, episodes wait. Under `rljob run` each engine has a
+    server of its own."""
+    image: Image | None = None
+    """Image of the environment's pods, with the workers' package and the environment; absent: the job's."""
+    template: Options | None = None
+    """Patch of the environment pods' template; episodes run in its container `environment`."""
+
+    @property
+    def own_loopback(self) -> bool:
+        """Whether each episode has a network of its own, in which its processes speak to each other and to nobody."""
+        return self.name == AGENT and not self.network
+
 
 LONGEST_RESPONSE = 1_048_576
 """Tokens of a response that a job may allow at most."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rljob_core.omitted import OMITTED_IF_NONE
+from rljob_core.record_fields import OMITTED_IF_NONE
 from rljob_core.spec.base import (
     ApiModel,
     Count,

@@ -16,7 +16,7 @@ from rljob_core.actions import Announce, PublishMetrics
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_core.job_state.versioned import VersionedState
-from rljob_core.planner import Planner, recovery, rollback
+from rljob_core.planner import Planner, recovery, training
 from rljob_core.planner.context import Decision
 from rljob_core.ports import Channel, MessageStore, WeightStore
 from rljob_core.records import CheckpointSaved, StepCommitted
@@ -173,7 +173,7 @@ async def _go_back(pending: _PendingClaim, place: _Place, version: int) -> Rolle
     """Claim the epoch and revoke what came after the version."""
     state, chain = pending.state, list(pending.state.chain)
     checkpoint = await asyncio.to_thread(_newest_checkpoint, state, place.checkpoints, version)
-    rollback.revoke(pending.planner.context, version, chain=chain, checkpoint=checkpoint)
+    training.revoke(pending.planner.context, version, chain=chain, checkpoint=checkpoint)
     decision = pending.planner.context.flush_decision()
     await pending.ledger.claim(state.writer, pending.claim.records)
     # Before the record: if the process dies in between, the same command can be run again.

@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator, Container, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 
-from rljob_core.mirrors import is_beyond
 from rljob_core.ports import MESSAGE_ID, Channel
-from rljob_core.site_streams import SiteConsumer, SiteStreams, with_source
+from rljob_core.site_streams import SiteConsumer, SiteStreams, is_beyond, with_source
 from rljob_core.stream_definitions import Definition
 from rljob_runtime.messaging.nats.answers import NO_CONSUMER
 from rljob_runtime.messaging.nats.client import Received

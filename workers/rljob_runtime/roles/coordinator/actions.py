@@ -14,9 +14,11 @@ from rljob_core.actions import (
     DeletePayloads,
     DeleteRewards,
     DropProgress,
+    FindMark,
     FindProgress,
     GrowStream,
     ListProgress,
+    MarkFound,
     MeasurePrompts,
     Observation,
     PredictLengths,
@@ -26,6 +28,7 @@ from rljob_core.actions import (
     PublishMetrics,
     RequestScores,
     RetireEngine,
+    SendMark,
     SendToEngine,
     SendToTrainer,
     StreamLimit,
@@ -43,7 +46,6 @@ from rljob_core.messages import (
     work_suffix,
 )
 from rljob_core.ports import Channel, MessageStore
-from rljob_core.site_actions import FindMark, MarkFound, SendMark
 from rljob_core.site_border import is_forged_mark
 from rljob_core.trajectory import is_evaluation
 from rljob_core.words import error_in_words

@@ -21,7 +21,7 @@ from rljob_core.actions import Observation, StreamLimit
 from rljob_core.config import JobConfig
 from rljob_core.errors import Fenced, StorageRefused
 from rljob_core.job_state import JobState
-from rljob_core.planner import Planner, pipeline_change, spec_change
+from rljob_core.planner import Planner, spec_change
 from rljob_core.ports import Channel, MessageStore, WeightStore
 from rljob_core.spec import RLJobSpec
 from rljob_runtime.data.row_scan import most_tokens
@@ -170,9 +170,7 @@ class Coordinator:
                 raise
             log.warning("spec.pipeline stays as it was: %s", error)
             self._inputs.retry_pipeline = True
-            spec = self._config.spec.model_copy(
-                update={"pipeline": pipeline_change.pipeline_of(state.pipeline)}
-            )
+            spec = self._config.spec.model_copy(update={"pipeline": spec_change.pipeline_of(state.pipeline)})
             return self._config.model_copy(update={"spec": spec})
         return self._config
 

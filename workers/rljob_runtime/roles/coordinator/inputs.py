@@ -18,6 +18,9 @@ from rljob_core.actions import (
     RewardsComplete,
     RewardsSeen,
     SignalSeen,
+    SiteHeartbeat,
+    SiteMarkSeen,
+    SitesLost,
     SpecChanged,
     Summary,
 )
@@ -31,7 +34,6 @@ from rljob_core.messages import (
     SITE_SIGNALS,
 )
 from rljob_core.ports import Channel, Delivery, MessageStore
-from rljob_core.site_actions import SiteHeartbeat, SiteMarkSeen, SitesLost
 from rljob_core.spec import PipelineSpec, RLJobSpec
 from rljob_runtime.messaging.announce import HEARTBEAT_SECONDS
 from rljob_runtime.messaging.payload_index import Absence, EndOfPayloads, SiteMark, StreamItem
