@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints
 
 from rljob_core.spec import SILENT_SECONDS
 from rljob_operator.cluster.port import Event
-from rljob_operator.decisions.site_documents import PoolDocument
+from rljob_operator.decisions.site_documents import PoolDocument, SiteMessage
 
 SILENT = timedelta(seconds=SILENT_SECONDS)
 """After which a site is not connected any more: several times what lies between its beats, and a reconnect takes."""
@@ -35,10 +35,8 @@ _Resource = Annotated[
 _Replicas = Annotated[int, Field(ge=0, le=10_000)]
 
 
-class ReportedCondition(BaseModel):
+class ReportedCondition(SiteMessage):
     """A condition of a RolloutPool at its site."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     type: _Word
     status: Literal["True", "False", "Unknown"]
@@ -46,16 +44,14 @@ class ReportedCondition(BaseModel):
     message: Annotated[str, Field(max_length=32_768)] = ""
 
 
-class ReportedEvent(BaseModel):
+class ReportedEvent(SiteMessage):
     """What keeps some of a pool's pods from running at its site."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     reason: _Word
     message: Annotated[str, Field(max_length=1_024)] = ""
 
 
-class PoolReport(BaseModel):
+class PoolReport(SiteMessage):
     """The status of a RolloutPool at its site.
 
     Attributes:
@@ -67,8 +63,6 @@ class PoolReport(BaseModel):
         events: what keeps pods from running there.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
     uid: str
     generation: Annotated[int, Field(ge=0, lt=1 << 53)]
     replicas: _Replicas = 0
@@ -77,16 +71,8 @@ class PoolReport(BaseModel):
     wanted: _Replicas | None = None
     events: Annotated[tuple[ReportedEvent, ...], Field(max_length=EVENTS)] = ()
 
-    @classmethod
-    def read(cls, text: bytes) -> PoolReport | None:
-        """The report in a message; None if it cannot be read."""
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError:
-            return None
 
-
-class SiteBeat(BaseModel):
+class SiteBeat(SiteMessage):
     """What a site's operator says every few seconds, so that the hub knows that it is there.
 
     Attributes:
@@ -101,8 +87,6 @@ class SiteBeat(BaseModel):
         capacity: nodes of the site that take pods, and what they have of resources that devices give, such as
             nvidia.com/gpu; empty if the site's operator may not read nodes.
     """
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     number: int
     pools: str = ""

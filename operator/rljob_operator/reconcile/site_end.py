@@ -273,7 +273,7 @@ class SiteEnd:
         self._next_beat = time.monotonic() + _BEAT_SECONDS
 
     def _on_hello(self, _subject: str, data: bytes) -> None:
-        self._hello, self._last_then = BucketHello.read(data), self._pools.last
+        self._hello, self._last_then = BucketHello.read(data) or BucketHello(), self._pools.last
         self._hub_heard = self._clock()
         self._listening = self._connection.connections, self._monotonic()
 
