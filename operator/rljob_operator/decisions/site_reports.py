@@ -6,7 +6,8 @@ apart. What it reported last stays in the status of its RolloutPools for the Sit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from rljob_core.spec import SILENT_SECONDS
-from rljob_operator.cluster.port import Event
+from rljob_operator.cluster.port import Event, Manifest
 from rljob_operator.decisions.site_documents import PoolDocument, SiteMessage
 
 SILENT = timedelta(seconds=SILENT_SECONDS)
@@ -26,6 +27,9 @@ _DIFFER = timedelta(seconds=15)
 
 EVENTS = 8
 """Of a pool in its report."""
+NODES = "nodes"
+_MOST_RESOURCES = 31
+"""In a report, besides the number of nodes."""
 
 # As the API server takes them: a status that it refuses would keep the job of that pool from being reconciled.
 _Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$", max_length=256)]
@@ -242,3 +246,22 @@ def new_events(
     return [
         Event("Warning", e.reason, f"{where}: {e.message}") for e in after.events if e.reason not in known
     ]
+
+
+def capacity_of(nodes: Iterable[Manifest]) -> Mapping[str, int]:
+    """Nodes that are ready and take pods, and what they have of resources that devices give.
+
+    Their CPUs and memory say nothing of the engines that they could have.
+    """
+    found: Counter[str] = Counter()
+    for node in nodes:
+        status = node.get("status", {})
+        ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", []))
+        if not ready or node.get("spec", {}).get("unschedulable"):
+            continue
+        found[NODES] += 1
+        for resource, quantity in status.get("allocatable", {}).items():
+            if "/" in resource and str(quantity).isdecimal():
+                found[resource] += int(quantity)
+    devices = sorted(resource for resource in found if resource != NODES and found[resource])
+    return {NODES: found[NODES], **{resource: found[resource] for resource in devices[:_MOST_RESOURCES]}}

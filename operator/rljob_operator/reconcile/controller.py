@@ -27,8 +27,7 @@ from rljob_operator.cluster.port import Event, Manifest, Ref, Refused
 from rljob_operator.decisions.job_sites import pools_at_sites
 from rljob_operator.decisions.leadership import LeadershipLost
 from rljob_operator.decisions.observe import may_be_restored
-from rljob_operator.decisions.stall import stall_of
-from rljob_operator.decisions.watch_liveness import WatchLiveness
+from rljob_operator.decisions.stall import WatchLiveness, stall_of
 from rljob_operator.names import MANAGED_BY
 from rljob_operator.reconcile.hub_end import HubEnd
 from rljob_operator.reconcile.hub_streams import HubStreams

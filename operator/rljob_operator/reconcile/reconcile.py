@@ -27,6 +27,7 @@ from rljob_operator import names
 from rljob_operator.backoff import Backoff
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets
+from rljob_operator.children.nats_credentials import renewed_tokens
 from rljob_operator.children.queue_admission import QueueAdmission
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.cluster.node_notices import NodeNotice
@@ -58,10 +59,8 @@ from rljob_operator.reconcile.gang_choice import GangChoice
 from rljob_operator.reconcile.outcome import REJECTIONS, Pass, ReconcileOutcome, rejection_reason
 from rljob_operator.reconcile.perform import perform
 from rljob_operator.reconcile.pod_controllers import PodControllers
-from rljob_operator.reconcile.policy_refusals import PolicyRefusals
 from rljob_operator.reconcile.rehearsal import Rehearsal
-from rljob_operator.reconcile.taken_names import TAKEN_SECONDS, TakenNames
-from rljob_operator.reconcile.token_renewal import renew_tokens
+from rljob_operator.reconcile.untaken_children import TAKEN_SECONDS, PolicyRefusals, TakenNames
 
 RESYNC_SECONDS = 10.0
 """Longest time between two passes, and shortest time between two updates of the metrics in the status."""
@@ -150,7 +149,7 @@ class Reconciler:
         if due:
             self._metrics_written = now
         if stalled:
-            await renew_tokens(self._cluster, self._defaults.issuer, observed, tokens)
+            await self._renew_tokens(observed, tokens)
         actions = () if stalled else await self._with_costs(job, observed, plan(observed, wanted))
         has_engines = assessment.phase in {Phase.RUNNING, Phase.STALLED}
         if has_engines:
@@ -295,6 +294,17 @@ class Reconciler:
         observed = await self._observe(job, now=self._clock())
         await perform(self._cluster, plan(observed, ()), concurrent=self._concurrent)
         return not observed.children and not observed.pods
+
+    async def _renew_tokens(self, observed: Observed, tokens: TokenTimes) -> None:
+        """Renew the NATS tokens of a job whose spec cannot be followed: the pods that it has continue."""
+        metadata = observed.job.metadata
+        found = observed.children.get(Ref("ConfigMap", metadata.namespace, names.tokens(metadata.name)))
+        if found is None or self._defaults.issuer is None:
+            return
+        wanted = renewed_tokens(observed.job, found, self._defaults.issuer, expires=tokens.expires)
+        due = [action for action in plan(observed, [wanted]) if isinstance(action, Apply)]
+        with suppress(Refused, Rejected, NameTaken):  # the job's status says what keeps it from continuing
+            await perform(self._cluster, due, concurrent=False)
 
     async def _with_costs(
         self, job: RLJob, observed: Observed, actions: Sequence[ClusterAction]

@@ -23,12 +23,10 @@ from rljob_operator.cluster.kube.watch import ChildWatches
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.decisions.joined_streams import read_orders
 from rljob_operator.decisions.ownership import is_site_pool
-from rljob_operator.decisions.site_capacity import capacity_of
 from rljob_operator.decisions.site_documents import PoolAddress, WantedPools
 from rljob_operator.decisions.site_plan import documents_of, jobs_of
-from rljob_operator.decisions.site_reports import PoolReport
-from rljob_operator.decisions.stall import stall_of
-from rljob_operator.decisions.watch_liveness import WatchLiveness
+from rljob_operator.decisions.site_reports import PoolReport, capacity_of
+from rljob_operator.decisions.stall import WatchLiveness, stall_of
 from rljob_operator.reconcile.nats_connection import NatsConnection
 from rljob_operator.reconcile.site_access import BorderSite, OpenSite, SiteAccess
 from rljob_operator.reconcile.site_bucket import ERRORS
