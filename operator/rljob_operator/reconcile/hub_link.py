@@ -27,8 +27,8 @@ from rljob_operator.decisions.site_documents import (
     reported_namespace,
 )
 from rljob_operator.decisions.site_reports import SILENT, Agreement, SiteBeat, SiteContact
-from rljob_operator.reconcile.site_bucket import SiteBucket, create_consumer, create_mirror, create_stream
-from rljob_operator.reconcile.stream_requests import StreamRefused
+from rljob_operator.reconcile.site_bucket import SiteBucket, create_consumer, create_mirror
+from rljob_operator.reconcile.stream_requests import StreamRefused, create_stream
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What the operators of hub and site share: watch events mark jobs, and each marked job is reconciled once at a time."""
+"""What the operators of hub and site share: watch events mark jobs, and marked jobs are reconciled one by one."""
 
 from __future__ import annotations
 

@@ -20,11 +20,17 @@ from rljob_operator.nats.credentials import STREAMS, Issuer, JobKeys, stream_cre
 from rljob_operator.nats.crossings import Crossing, job_crossing, talk_crossing
 from rljob_operator.nats.job_accounts import job_accounts
 from rljob_operator.nats.site_accounts import SiteAccounts, too_many_jobs
-from rljob_operator.reconcile.account_requests import give_account, revision_by_time
 from rljob_operator.reconcile.nats_connection import NatsConnection, brief_client
 from rljob_operator.reconcile.server_storage import server_storage
-from rljob_operator.reconcile.site_stream_requests import copy_of
-from rljob_operator.reconcile.stream_requests import StreamRefused, ask, delete_streams, stream_info
+from rljob_operator.reconcile.stream_requests import (
+    StreamRefused,
+    ask,
+    copy_of,
+    delete_streams,
+    give_account,
+    revision_by_time,
+    stream_info,
+)
 
 _CONNECTIONS = 16_384
 """Of a job's engines at a site at once; the hub bounds the replicas of its pools."""

@@ -19,10 +19,10 @@ from rljob_operator.reconcile.stream_requests import (
     TIMEOUT_SECONDS,
     StreamRefused,
     ask,
+    create_stream,
     delete_streams,
     reason_of,
     stream_info,
-    stream_request,
 )
 
 _BATCH = 256
@@ -178,19 +178,6 @@ class SiteBucket:
                     raise StreamRefused(f"the stream {stream} cannot be read: status {status}")
         finally:
             await subscription.unsubscribe()
-
-
-async def create_stream(client: Client, definition: Mapping[str, Any]) -> None:
-    """Create a stream; one of its name that exists stays as it is.
-
-    Raises:
-        StreamRefused: the server does not create it.
-    """
-    if await stream_info(client, definition["name"]) is not None:
-        return
-    answer = await stream_request(client, "CREATE", definition["name"], definition)
-    if (error := answer.get("error")) is not None:
-        raise StreamRefused(f"the stream {definition['name']} cannot be created: {reason_of(error)}")
 
 
 async def create_mirror(

@@ -42,8 +42,8 @@ from rljob_operator.decisions.site_documents import (
 )
 from rljob_operator.decisions.site_reports import PoolReport, SiteBeat
 from rljob_operator.reconcile.nats_connection import NatsConnection
-from rljob_operator.reconcile.site_bucket import SiteBucket, create_consumer, create_mirror, create_stream
-from rljob_operator.reconcile.stream_requests import ask, delete_streams
+from rljob_operator.reconcile.site_bucket import SiteBucket, create_consumer, create_mirror
+from rljob_operator.reconcile.stream_requests import ask, create_stream, delete_streams
 from rljob_operator.release import RELEASE
 
 _WORK_QUEUE = "workqueue"
