@@ -52,8 +52,7 @@ from rljob_operator.reconcile.nats_connection import NatsConnection
 from rljob_runtime.messaging.nats.answers import JetStreamError
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.queue import NatsQueue
-from rljob_runtime.messaging.nats.store import NatsStore
-from rljob_runtime.messaging.nats.streams import TRAJECTORY_BYTES
+from rljob_runtime.messaging.nats.store import TRAJECTORY_BYTES, NatsStore
 
 
 @pytest.fixture(scope="module")
