@@ -15,13 +15,12 @@ from rljob_core.spec import EnvironmentSpec
 from rljob_operator import names
 from rljob_operator.children.egress import EPISODES, environment_egress
 from rljob_operator.children.environment_keys import FIELD, environment_of, pod_access, secrets
-from rljob_operator.children.lost_nodes import tolerations_for_lost_nodes
 from rljob_operator.children.metadata import child_metadata
 from rljob_operator.children.queue_admission import placed
 from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.children.scoring_container import of_any_worker
 from rljob_operator.children.server_rules import tcp
-from rljob_operator.children.templates import merge
+from rljob_operator.children.templates import merge, tolerations_for_lost_nodes
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import Role
 

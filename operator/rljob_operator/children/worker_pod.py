@@ -16,7 +16,6 @@ from rljob_core.spec import PoolSpec
 from rljob_operator import names
 from rljob_operator.children import storage
 from rljob_operator.children.environment_keys import episode_access
-from rljob_operator.children.lost_nodes import tolerations_for_lost_nodes
 from rljob_operator.children.metadata import digest
 from rljob_operator.children.metrics_port import expose, withdraw_unfit
 from rljob_operator.children.model_download import add_download, credentials, with_worker_settings
@@ -29,7 +28,7 @@ from rljob_operator.children.scoring_container import (
     limit_scoring_container,
     of_any_worker,
 )
-from rljob_operator.children.templates import merge
+from rljob_operator.children.templates import merge, tolerations_for_lost_nodes
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import Role
 from rljob_operator.nats.permissions import Holder

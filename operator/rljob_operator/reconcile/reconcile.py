@@ -42,14 +42,18 @@ from rljob_operator.decisions.job_name import check_name
 from rljob_operator.decisions.job_rules import JobRules
 from rljob_operator.decisions.job_sites import KnownSites, with_sites
 from rljob_operator.decisions.kept_log import at_rest, kept_gang
-from rljob_operator.decisions.leaving_engines import notice_events, with_leaving_engines
+from rljob_operator.decisions.leaving_engines import (
+    notice_events,
+    shrinking,
+    with_costs,
+    with_leaving_engines,
+)
 from rljob_operator.decisions.model_downloads import held_back, with_revisions
 from rljob_operator.decisions.observe import Observed, may_be_restored, summarize
 from rljob_operator.decisions.plan import Apply, ClusterAction, plan
 from rljob_operator.decisions.pods import Trouble
 from rljob_operator.decisions.pool_status import pool_statuses
 from rljob_operator.decisions.repeated_failures import FailuresInARow, Patience, count, stuck
-from rljob_operator.decisions.scale_down import shrinking, with_costs
 from rljob_operator.decisions.scaling_status import with_scaling
 from rljob_operator.decisions.site_reports import SitePool
 from rljob_operator.decisions.status import Assessment, Phase

@@ -190,9 +190,6 @@ async def create_mirror(
         definition: of its stream.
         hello: the newest that the other side has said of the original.
         last: the newest sequence of the mirror, when that came.
-
-    Raises:
-        StreamRefused, TimeoutError, nats.errors.Error: the server does not do what it is asked.
     """
     if mirror.config:
         if not is_outdated(mirror.config, definition, last=last, hello=hello):
@@ -249,11 +246,7 @@ def _refusal(answer: bytes) -> str:
 
 
 async def create_consumer(client: Client, bucket: str, definition: Definition) -> None:
-    """Create the durable consumer of a bucket's stream; of one that exists, nothing but its rate is changed.
-
-    Raises:
-        StreamRefused: the server does not create it.
-    """
+    """Create the durable consumer of a bucket's stream; of one that exists, nothing but its rate is changed."""
     stream, name = stream_of(bucket), definition["name"]
     try:
         found = await ask(client, f"$JS.API.CONSUMER.INFO.{stream}.{name}", b"{}")

@@ -1,4 +1,8 @@
-"""The operator's requests to a nats-server, each sent once: about accounts, streams and their consumers."""
+"""The operator's requests to a nats-server, each sent once: about accounts, streams and their consumers.
+
+A server that does not do what it is asked makes them raise `StreamRefused`; one that does not answer, `TimeoutError` or
+an error of nats-py.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +52,6 @@ async def count_servers(system: Client) -> int:
 
     Args:
         system: a user of the system account.
-
-    Raises:
-        StreamRefused: the server does not say.
     """
     try:
         answer = await ask(system, "$SYS.REQ.SERVER.PING.STATSZ", b"{}", timeout=_COUNT_SECONDS)
@@ -87,9 +88,6 @@ async def give_account(system: Client, token: str) -> None:
     Args:
         system: a user of the system account.
         token: the account's; one with a lower revision than the one that the server has changes nothing.
-
-    Raises:
-        StreamRefused, TimeoutError, nats.errors.Error: the server does not take it.
     """
     await ask(system, "$SYS.REQ.CLAIMS.UPDATE", token.encode())
 
@@ -103,11 +101,7 @@ def revision_by_time() -> int:
 
 
 async def create(client: Client, definition: Mapping[str, Any]) -> bool:
-    """Create a stream; False if there is another one of its name.
-
-    Raises:
-        StreamRefused: the server has no room, or does not accept the definition.
-    """
+    """Create a stream; False if there is another one of its name."""
     answer = await stream_request(client, "CREATE", definition["name"], definition)
     if answer.get("did_create"):
         # A server that starts passes over a stream whose description a power cut has damaged. Created again, the stream
@@ -122,11 +116,7 @@ async def create(client: Client, definition: Mapping[str, Any]) -> bool:
 
 
 async def create_stream(client: Client, definition: Mapping[str, Any]) -> None:
-    """Create a stream between hub and site; one of its name that exists stays as it is.
-
-    Raises:
-        StreamRefused: the server does not create it.
-    """
+    """Create a stream between hub and site; one of its name that exists stays as it is."""
     name = definition["name"]
     if await stream_info(client, name) is None:
         answer = await stream_request(client, "CREATE", name, definition)
@@ -155,22 +145,14 @@ async def enlarge(client: Client, stream: str, size: int) -> bool:
 
 
 async def stream_info(client: Client, stream: str) -> dict[str, Any] | None:
-    """Configuration (`config`) and content (`state`) of a stream; None if there is no such stream.
-
-    Raises:
-        StreamRefused: the server does not say.
-    """
+    """Configuration (`config`) and content (`state`) of a stream; None if there is no such stream."""
     info = await stream_request(client, "INFO", stream, {})
     there = _accepted(info, f"the stream {stream} cannot be read", absent=_NO_STREAM)
     return info if there else None
 
 
 async def stream_uses(client: Client, names: Sequence[str]) -> dict[str, StreamUse]:
-    """What those streams that exist hold and may hold, by name.
-
-    Raises:
-        StreamRefused: the server does not say.
-    """
+    """What those streams that exist hold and may hold, by name."""
     found = zip(names, await asyncio.gather(*(stream_info(client, name) for name in names)), strict=True)
     return {
         name: StreamUse(int(info["state"]["bytes"]), max(int(info["config"]["max_bytes"]), 0))
@@ -187,9 +169,6 @@ async def replicate(client: Client, stream: str, replicas: int, *, at_least: boo
         stream: its name.
         replicas: the number.
         at_least: whether a stream that has more keeps them.
-
-    Raises:
-        StreamRefused: the server cannot.
     """
     info = await stream_request(client, "INFO", stream, {})
     before = replicas if "error" in info else info["config"]["num_replicas"]
@@ -200,11 +179,7 @@ async def replicate(client: Client, stream: str, replicas: int, *, at_least: boo
 
 
 async def create_queue(client: Client, stream: str, definition: Mapping[str, Any]) -> None:
-    """Create a queue where it does not exist, without what an earlier one of its name had delivered.
-
-    Raises:
-        StreamRefused: the server does not accept it.
-    """
+    """Create a queue where it does not exist, without what an earlier one of its name had delivered."""
     name = definition["name"]
     body: dict[str, Any] = {"stream_name": stream, "config": definition}
     creation = f"CONSUMER.CREATE.{stream}.{name}.{definition['filter_subject']}"
@@ -222,22 +197,14 @@ async def create_queue(client: Client, stream: str, definition: Mapping[str, Any
 
 
 async def delete_streams(client: Client, names: Iterable[str]) -> None:
-    """Delete streams; those that are gone are passed over.
-
-    Raises:
-        StreamRefused: the server does not delete one.
-    """
+    """Delete streams; those that are gone are passed over."""
     for name in names:
         answer = await stream_request(client, "DELETE", name, {})
         _accepted(answer, f"the stream {name} cannot be deleted", absent=_NO_STREAM)
 
 
 async def update_stream(client: Client, config: dict[str, Any]) -> None:
-    """Give a stream another configuration.
-
-    Raises:
-        StreamRefused, TimeoutError, nats.errors.Error: the server does not.
-    """
+    """Give a stream another configuration."""
     answer = await stream_request(client, "UPDATE", config["name"], config)
     _accepted(answer, f"the stream {config['name']} cannot be changed")
 
@@ -259,11 +226,7 @@ class ConsumerState:
 
 
 async def server_id(client: Client) -> str:
-    """Id of the process of the server that a client is connected to.
-
-    Raises:
-        StreamRefused, TimeoutError, nats.errors.Error: it does not say.
-    """
+    """Id of the process of the server that a client is connected to."""
     return str((await ask(client, "$SYS.REQ.USER.INFO", b""))["server"]["id"])
 
 
@@ -273,21 +236,13 @@ def copy_of(config: dict[str, Any]) -> CopyId:
 
 
 async def message_id(client: Client, stream: str, sequence: int) -> str | None:
-    """Id of a message; None if the stream does not have it.
-
-    Raises:
-        TimeoutError, nats.errors.Error: the server does not say.
-    """
+    """Id of a message; None if the stream does not have it."""
     headers = await _headers(client, stream, {"seq": sequence})
     return None if headers is None else headers.get(_MESSAGE_ID, "")
 
 
 async def newest_sequence(client: Client, stream: str, subject: str) -> int | None:
-    """Sequence of the newest message of a subject; None if the stream has none.
-
-    Raises:
-        TimeoutError, nats.errors.Error: the server does not say.
-    """
+    """Sequence of the newest message of a subject; None if the stream has none."""
     headers = await _headers(client, stream, {"last_by_subj": subject})
     return None if headers is None else int(headers[_SEQUENCE])
 
@@ -301,11 +256,7 @@ async def _headers(client: Client, stream: str, which: Mapping[str, object]) -> 
 
 
 async def consumer_state(client: Client, consumer: SiteConsumer) -> ConsumerState | None:
-    """How far a consumer is, and of which copy; None if it does not exist.
-
-    Raises:
-        StreamRefused, TimeoutError, nats.errors.Error: the server does not say.
-    """
+    """How far a consumer is, and of which copy; None if it does not exist."""
     name = consumer.definition["name"]
     answer = await _request(client, f"CONSUMER.INFO.{consumer.stream}.{name}", {})
     if not _accepted(answer, f"the consumer {name} of {consumer.stream} cannot be read", absent=_NO_CONSUMER):
@@ -319,9 +270,6 @@ async def delete_confirmed(client: Client, consumer: SiteConsumer, state: Consum
     nats-server 2.15.1 keeps such messages until its next start: after a cut it delivers again what was not confirmed,
     and if the reader, which had all of it, confirms all before all was delivered once more, the rest of it is neither
     deleted then nor by any later confirmation (`processAckMsgLocked`). They would fill the stream.
-
-    Raises:
-        StreamRefused, TimeoutError, nats.errors.Error: the server does not do it.
     """
     info = await stream_info(client, consumer.stream)
     if info is None or not 0 < info["state"]["first_seq"] <= state.confirmed:
@@ -333,11 +281,7 @@ async def delete_confirmed(client: Client, consumer: SiteConsumer, state: Consum
 
 
 async def create_site_consumer(client: Client, consumer: SiteConsumer, *, copy: CopyId = "") -> None:
-    """Create a consumer, for a copy.
-
-    Raises:
-        StreamRefused, TimeoutError, nats.errors.Error: the server does not create it.
-    """
+    """Create a consumer, for a copy."""
     name = consumer.definition["name"]
     config = {**consumer.definition, **({"metadata": {COPY: copy}} if copy else {})}
     body = json.dumps({"stream_name": consumer.stream, "config": config}).encode()
@@ -345,11 +289,7 @@ async def create_site_consumer(client: Client, consumer: SiteConsumer, *, copy: 
 
 
 async def delete_consumer(client: Client, stream: str, name: str) -> None:
-    """Delete a consumer.
-
-    Raises:
-        StreamRefused, TimeoutError, nats.errors.Error: the server does not delete it.
-    """
+    """Delete a consumer."""
     await ask(client, f"$JS.API.CONSUMER.DELETE.{stream}.{name}", b"")
 
 
@@ -359,11 +299,7 @@ async def delete_consumer(client: Client, stream: str, name: str) -> None:
 async def ask(
     client: Client, subject: str, data: bytes, *, timeout: float = TIMEOUT_SECONDS
 ) -> dict[str, Any]:
-    """The answer to a request to the server as such.
-
-    Raises:
-        StreamRefused: its answer is an error.
-    """
+    """The answer to a request to the server as such."""
     answer: dict[str, Any] = json.loads((await client.request(subject, data, timeout=timeout)).data)
     if (error := answer.get("error")) is not None:
         raise StreamRefused(f"{subject}: {error.get('description', error)}")
