@@ -66,15 +66,12 @@ class KindWatch:
         self._backoff = backoff
         self._version = ""
 
-    async def read(self, take: Callable[[Manifest], object]) -> None:
-        """List all objects, without calling `seen`.
+    async def read(self, take: Callable[[Manifest], object]) -> tuple[set[Ref], str]:
+        """Take all objects of a list, without calling `seen`; returns their addresses and the list's version.
 
         Raises:
             ApiError: they cannot be listed.
         """
-        await self._list(take)
-
-    async def _list(self, take: Callable[[Manifest], object]) -> tuple[set[Ref], str]:
         there: set[Ref] = set()
         version = ""
         async for page in self._api.pages(self._kind, self._namespace, self._selector):
@@ -114,7 +111,7 @@ class KindWatch:
 
     async def _read_again(self) -> None:
         """List again, and report as deleted what is known and the list has not."""
-        there, version = await self._list(partial(self._seen, "ADDED"))
+        there, version = await self.read(partial(self._seen, "ADDED"))
         for manifest in self._unlisted(there, version):
             self._hand(partial(self._seen, "DELETED"), manifest)
 
