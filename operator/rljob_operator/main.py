@@ -29,8 +29,7 @@ from rljob_operator.reconcile.handlers import registry
 from rljob_operator.reconcile.hub_borders import HubBorders
 from rljob_operator.reconcile.job_rules_folder import JobRulesFolder
 from rljob_operator.reconcile.job_streams import JobStreams
-from rljob_operator.reconcile.kopf_login import KopfLogin
-from rljob_operator.reconcile.kopf_session import KopfSessions
+from rljob_operator.reconcile.kopf_sessions import KopfLogin, KopfSessions
 from rljob_operator.reconcile.metrics import MetricsFeed
 from rljob_operator.reconcile.nats_connection import NatsConnection
 from rljob_operator.reconcile.site_controller import SiteController

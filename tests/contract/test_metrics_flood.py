@@ -16,8 +16,7 @@ from rljob_core.ports import Channel
 from rljob_core.spec import RLJob
 from rljob_operator.decisions.job_metrics import JobMetrics
 from rljob_operator.nats.accounts import server_config
-from rljob_operator.nats.credentials import operator_credentials
-from rljob_operator.nats.job_accounts import account_name
+from rljob_operator.nats.credentials import STREAMS, JobKeys, operator_credentials
 from rljob_operator.nats.permissions import Holder
 from rljob_operator.reconcile import metrics as metrics_module
 from rljob_operator.reconcile.engine_loads import EngineLoads
@@ -85,7 +84,7 @@ async def test_a_job_that_floods_the_operator_is_read_no_faster_than_others(
 
 
 def account_of(job: RLJob) -> str:
-    return account_name(ISSUER, namespace="default", job="j", uid=job.metadata.uid or "")
+    return JobKeys.of(job, ISSUER).account(STREAMS)
 
 
 def test_signals_of_any_number_of_engines_take_a_bounded_room() -> None:

@@ -43,8 +43,8 @@ from rljob_core.ports import WORK_QUEUES, Channel
 from rljob_core.spec import NatsSpec
 from rljob_core.stream_names import StreamNames, inbox_of
 from rljob_operator.nats.accounts import Seeds, issuer
-from rljob_operator.nats.credentials import JobKeys, operator_credentials, user_limits
-from rljob_operator.nats.job_accounts import SUBSCRIPTIONS, account_name, job_accounts
+from rljob_operator.nats.credentials import STREAMS, JobKeys, operator_credentials, user_limits
+from rljob_operator.nats.job_accounts import SUBSCRIPTIONS, job_accounts
 from rljob_operator.nats.jwt import NkeyKind, credentials_file, public_key, seed_of, token
 from rljob_operator.nats.permissions import REPORTS, Holder, Permissions
 from rljob_operator.reconcile.job_streams import JobStreams
@@ -52,8 +52,7 @@ from rljob_operator.reconcile.nats_connection import NatsConnection
 from rljob_runtime.messaging.nats.answers import JetStreamError
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.queue import NatsQueue
-from rljob_runtime.messaging.nats.store import NatsStore
-from rljob_runtime.messaging.nats.streams import TRAJECTORY_BYTES
+from rljob_runtime.messaging.nats.store import TRAJECTORY_BYTES, NatsStore
 
 
 @pytest.fixture(scope="module")
@@ -828,7 +827,7 @@ async def test_the_operator_hears_of_each_job_under_the_name_of_its_account(
         await operator._client.listen(f"{REPORTS}.*.>", lambda m: heard.put_nowait((m.subject, m.data)))
         await operator._client.flush()
         await coordinator.publish(Channel.METRICS, "steps", b"{}")
-        account = account_name(ISSUER, namespace="default", job="roles", uid=uid)
+        account = JobKeys.of(job_of(uid), ISSUER).account(STREAMS)
         assert await in_time(heard.get()) == (f"{REPORTS}.{account}.steps", b"{}")
 
 
@@ -844,7 +843,7 @@ async def test_a_job_that_is_removed_leaves_no_stream_and_no_way_in(
         with pytest.raises(StoreUnavailable):
             await installation.store(Holder.READER, uid, patience=1).open()
         await job_streams.remove(job_of(uid))  # a pass that was cut off comes again
-    account = account_name(ISSUER, namespace="default", job="roles", uid=uid)
+    account = JobKeys.of(job_of(uid), ISSUER).account(STREAMS)
     kept = [path.name for path in installation.folder.rglob("*") if account in path.name]
     assert kept == [f"{account}.jwt.deleted"]
 

@@ -27,8 +27,7 @@ from rljob_operator.nats.credentials import operator_credentials
 from rljob_operator.nats.permissions import Holder
 from rljob_operator.reconcile.job_streams import JobStreams
 from rljob_runtime.messaging.nats.connection import Connection
-from rljob_runtime.messaging.nats.store import NatsStore
-from rljob_runtime.messaging.nats.streams import TRAJECTORY_BYTES
+from rljob_runtime.messaging.nats.store import TRAJECTORY_BYTES, NatsStore
 
 
 class NatsInstallation:

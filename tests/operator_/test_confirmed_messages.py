@@ -15,14 +15,14 @@ from tests.waiting import until_async, within
 
 from rljob_core.ports import Channel
 from rljob_core.site_streams import SiteConsumer, SiteStreams
-from rljob_operator.reconcile.site_bucket import create_stream
-from rljob_operator.reconcile.site_stream_requests import (
+from rljob_operator.reconcile.stream_requests import (
     ConsumerState,
     consumer_state,
     create_site_consumer,
+    create_stream,
     delete_confirmed,
+    stream_info,
 )
-from rljob_operator.reconcile.stream_requests import stream_info
 
 SITE, BEFORE = "west", 100
 STREAMS = SiteStreams(names_of("u-1"), SITE, 1 << 30, bits_per_second=1e6)

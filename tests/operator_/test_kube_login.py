@@ -30,7 +30,7 @@ from rljob_operator.cluster.kube.api import KubeApi
 from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.login import KubeLogin, LoginError
 from rljob_operator.cluster.port import Ref
-from rljob_operator.reconcile.kopf_login import KopfLogin
+from rljob_operator.reconcile.kopf_sessions import KopfLogin
 
 pytestmark = pytest.mark.xdist_group("operator")
 

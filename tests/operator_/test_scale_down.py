@@ -11,8 +11,8 @@ from small_job import MakeJob
 from rljob_core.spec import RLJob
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.port import Ref
+from rljob_operator.decisions.leaving_engines import DELETION_COST, shrinking, with_costs
 from rljob_operator.decisions.plan import Annotate, Apply
-from rljob_operator.decisions.scale_down import DELETION_COST, shrinking, with_costs
 from rljob_operator.reconcile.reconcile import Reconciler
 
 POD = "chain-sum-rollout-cpu"

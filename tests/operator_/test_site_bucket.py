@@ -15,8 +15,8 @@ from site_servers import SITE, SiteServers
 from tests.waiting import until_async, within
 
 from rljob_operator.decisions.site_buckets import SiteBucketNames, bucket_definition
-from rljob_operator.reconcile.site_bucket import ERRORS, SiteBucket, create_consumer, create_stream
-from rljob_operator.reconcile.stream_requests import StreamRefused
+from rljob_operator.reconcile.site_bucket import ERRORS, SiteBucket, create_consumer
+from rljob_operator.reconcile.stream_requests import StreamRefused, create_stream
 
 NAMES = SiteBucketNames(SITE, SITE)
 

@@ -20,9 +20,8 @@ from rljob_operator.children.metrics_port import scrapers
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.cluster.node_notices import NodeNotice
 from rljob_operator.cluster.port import Manifest, Ref, controller_uid
-from rljob_operator.decisions.site_capacity import capacity_of
 from rljob_operator.decisions.site_documents import WantedPools, changes_at_hub, document_of, wanted_pools
-from rljob_operator.decisions.site_reports import PoolReport
+from rljob_operator.decisions.site_reports import PoolReport, capacity_of
 from rljob_operator.nats.accounts import Seeds, issuer
 from rljob_operator.nats.credentials import JobKeys, secret_credentials
 from rljob_operator.nats.permissions import Holder

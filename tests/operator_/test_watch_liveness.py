@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rljob_operator.decisions.watch_liveness import PATIENCE_SECONDS, WatchLiveness
+from rljob_operator.decisions.stall import PATIENCE_SECONDS, WatchLiveness
 
 LATE = PATIENCE_SECONDS + 1
 

@@ -10,8 +10,7 @@ from rljob_cli.backup.messages import SegmentWriter, stored_messages
 from rljob_core.errors import SpecError, StreamCut
 from rljob_core.job_state.versioned import VersionedState
 from rljob_core.ports import MESSAGE_ID, Channel, Message
-from rljob_runtime.messaging.ledger import CLAIM, Chain, fold
-from rljob_runtime.messaging.ledger_owner import Owner
+from rljob_runtime.messaging.ledger import CLAIM, Chain, Owner, fold
 from rljob_runtime.messaging.nats.store import NatsStore
 
 

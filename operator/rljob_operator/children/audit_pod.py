@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from rljob_core import worker_protocol
 from rljob_operator import names
 from rljob_operator.children import storage
-from rljob_operator.children.metadata import child_metadata, kept
+from rljob_operator.children.metadata import child_metadata, config_map, kept
 from rljob_operator.children.model_download import credentials, with_weights
 from rljob_operator.children.nats_credentials import TOKEN_VOLUME, access
 from rljob_operator.children.resolved_job import ResolvedJob
@@ -42,19 +42,11 @@ def audit_config_map(job: ResolvedJob) -> Manifest:
     audit = _with_worker_configs(job, _pod(job, names.audit(name), ["audit", config]))
     backup = _pod(job, names.backup(name), ["backup", config, TARGET])
     restore = _pod(job, names.restore(name), ["restore", TARGET, config], Holder.RESTORER)
-    config_map: Manifest = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": child_metadata(job.job, names.audit(name), None),
-        # JSON is valid YAML, and no YAML writer folds or quotes it in surprising ways.
-        "data": {
-            names.CONFIG_FILE: job.config_text,
-            POD_FILE: json.dumps(audit, indent=2),
-            BACKUP_FILE: json.dumps(backup, indent=2),
-            RESTORE_FILE: json.dumps(restore, indent=2),
-        },
-    }
-    return kept(config_map)
+    # JSON is valid YAML, and no YAML writer folds or quotes it in surprising ways.
+    pods = {POD_FILE: audit, BACKUP_FILE: backup, RESTORE_FILE: restore}
+    texts = {file: json.dumps(pod, indent=2) for file, pod in pods.items()}
+    metadata = child_metadata(job.job, names.audit(name), None)
+    return kept(config_map(metadata, {names.CONFIG_FILE: job.config_text, **texts}))
 
 
 def _pod(job: ResolvedJob, name: str, arguments: Sequence[str], holder: Holder = Holder.READER) -> Manifest:

@@ -29,7 +29,13 @@ from rljob_operator.children import isolation, limits
 from rljob_operator.children.audit_pod import audit_config_map
 from rljob_operator.children.environment_pods import environment_children
 from rljob_operator.children.gang_object import with_gang
-from rljob_operator.children.metadata import child_metadata, kept, pool_child_metadata, with_digest
+from rljob_operator.children.metadata import (
+    child_metadata,
+    config_map,
+    kept,
+    pool_child_metadata,
+    with_digest,
+)
 from rljob_operator.children.nats_credentials import (
     credentials_secret,
     tokens_config_map,
@@ -38,7 +44,7 @@ from rljob_operator.children.nats_credentials import (
 from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.children.tracker_pods import roles, trackers
 from rljob_operator.children.trainer_gang import trainer_job, trainer_service
-from rljob_operator.children.worker_pod import Patches, config_map_manifest, pod_template
+from rljob_operator.children.worker_pod import Patches, pod_template
 from rljob_operator.cluster.gang_kinds import GangKind
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import Role
@@ -216,9 +222,8 @@ def engines(pool: Manifest) -> int:
 def _config_map(job: ResolvedJob, lost_sites: tuple[str, ...]) -> Manifest:
     """The job's ConfigMap; of the lost sites, which the coordinator reads, it has a file only if there are any."""
     metadata = child_metadata(job.job, names.config_map(job.metadata.name), None)
-    made = config_map_manifest(metadata, job.config_text)
     lost = {worker_protocol.LOST_SITES_FILE: json.dumps(lost_sites)} if lost_sites else {}
-    return {**made, "data": {**made["data"], **lost}}
+    return config_map(metadata, {names.CONFIG_FILE: job.config_text, **lost})
 
 
 def _disruption_budget(job: ResolvedJob, pool: Manifest) -> Manifest:
@@ -237,7 +242,9 @@ def pool_children(pool: Manifest, *, uid: str, most: int | None = None) -> tuple
     name, spec = pool["metadata"]["name"], pool["spec"]
     replicas = engines(pool) if most is None else min(engines(pool), most)
     return (
-        config_map_manifest(pool_child_metadata(pool, names.config_map(name), uid=uid), spec["config"]),
+        config_map(
+            pool_child_metadata(pool, names.config_map(name), uid=uid), {names.CONFIG_FILE: spec["config"]}
+        ),
         {
             "apiVersion": "apps/v1",
             "kind": "Deployment",

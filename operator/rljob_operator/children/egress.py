@@ -18,6 +18,9 @@ address. Claims need no rule: the node mounts them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from rljob_core.spec import EgressSpec
 from rljob_operator import names
 from rljob_operator.children import storage
@@ -45,7 +48,9 @@ def worker_egress(job: ResolvedJob) -> list[Manifest]:
         "ports": [tcp(EPISODES)],
     }
     ranks = {"to": [{"podSelector": {"matchLabels": names.identity(job.metadata.name, Role.TRAINER)}}]}
-    own = [*(to_server(url) for url in _servers(job)), ranks, *([] if environment is None else [pods])]
+    rollout = job.spec.rollout
+    servers = _servers([rollout.engine.options, *(pool.engine.options for pool in rollout.pools)])
+    own = [*map(to_server, servers), ranks, *([] if environment is None else [pods])]
     return _rules(job, *own, stores=False)
 
 
@@ -54,8 +59,7 @@ def environment_egress(job: ResolvedJob) -> list[Manifest]:
 
     And what the cluster's administrator allows every job, but neither NATS nor object stores.
     """
-    rules = [_NAME_SERVERS, *(_to_place(place) for place in job.spec.networking.egress), *job.defaults.egress]
-    return [rule for index, rule in enumerate(rules) if rule not in rules[:index]]
+    return _unique([_NAME_SERVERS, *_allowed(job)])
 
 
 def tracker_egress(job: ResolvedJob) -> list[Manifest]:
@@ -63,10 +67,8 @@ def tracker_egress(job: ResolvedJob) -> list[Manifest]:
 
     Their pods run no code that a model has written.
     """
-    options = [tracker.options for tracker in job.spec.trackers]
-    servers = sorted({text for text in storage.texts(options) if text.startswith(("http://", "https://"))})
-    rules = [{"ports": [tcp(HTTPS)]}, *map(to_server, servers)]
-    return [rule for index, rule in enumerate(rules) if rule not in rules[:index]]
+    servers = _servers([tracker.options for tracker in job.spec.trackers])
+    return _unique([{"ports": [tcp(HTTPS)]}, *map(to_server, servers)])
 
 
 def audit_egress(job: ResolvedJob) -> list[Manifest]:
@@ -87,16 +89,22 @@ def _rules(job: ResolvedJob, *own: Manifest, stores: bool) -> list[Manifest]:
         *(to_server(url) for url in job.nats_url.split(",")),
         *([{"ports": [tcp(HTTPS)]}] if stores else []),
         *own,
-        *(_to_place(place) for place in job.spec.networking.egress),
-        *job.defaults.egress,
+        *_allowed(job),
     ]
+    return _unique(rules)
+
+
+def _allowed(job: ResolvedJob) -> list[Manifest]:
+    """What the job, and the cluster's administrator for every job, allow besides."""
+    return [*map(_to_place, job.spec.networking.egress), *job.defaults.egress]
+
+
+def _unique(rules: Sequence[Manifest]) -> list[Manifest]:
     return [rule for index, rule in enumerate(rules) if rule not in rules[:index]]
 
 
-def _servers(job: ResolvedJob) -> list[str]:
-    """URLs of HTTP servers in the options of engines, sorted."""
-    rollout = job.spec.rollout
-    options = (rollout.engine.options, *(pool.engine.options for pool in rollout.pools))
+def _servers(options: Any) -> list[str]:
+    """URLs of HTTP servers in free-form options, sorted."""
     return sorted({text for text in storage.texts(options) if text.startswith(("http://", "https://"))})
 
 

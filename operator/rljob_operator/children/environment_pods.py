@@ -15,20 +15,23 @@ from rljob_core.spec import EnvironmentSpec
 from rljob_operator import names
 from rljob_operator.children.egress import EPISODES, environment_egress
 from rljob_operator.children.environment_keys import FIELD, environment_of, pod_access, secrets
-from rljob_operator.children.lost_nodes import tolerations_for_lost_nodes
-from rljob_operator.children.metadata import child_metadata
+from rljob_operator.children.metadata import child_metadata, policy_manifest
 from rljob_operator.children.queue_admission import placed
 from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.children.scoring_container import of_any_worker
 from rljob_operator.children.server_rules import tcp
-from rljob_operator.children.templates import merge
+from rljob_operator.children.templates import (
+    container_security,
+    merge,
+    pod_security,
+    tolerations_for_lost_nodes,
+)
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import Role
 
 _LONGEST_GRACE = 600
 _LONGEST_SETUP = 100_000
 """Bytes: a variable of a process has 128 KiB at most."""
-_GROUP = 1000
 _ALIVE = '! test -e "$1" || test $(($(date +%s) - $(stat -c %Y "$1"))) -lt 60'
 """A server that is ready touches its file every few seconds; one that stands still is started again by the kubelet."""
 
@@ -70,18 +73,13 @@ def _service(job: ResolvedJob) -> Manifest:
 def _network_policy(job: ResolvedJob, environment: EnvironmentSpec) -> Manifest:
     name = job.metadata.name
     workers = {"podSelector": {"matchLabels": names.identity(name, Role.ROLLOUT)}}
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
+    return policy_manifest(
         # Of no role, so that it is deleted only when the pods, which play on in their grace, have ended.
-        "metadata": child_metadata(job.job, names.child(name, Role.ENVIRONMENT), None),
-        "spec": {
-            "podSelector": {"matchLabels": names.identity(name, Role.ENVIRONMENT)},
-            "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"from": [workers], "ports": [tcp(EPISODES)]}],
-            "egress": environment_egress(job) if environment.network else [],
-        },
-    }
+        child_metadata(job.job, names.child(name, Role.ENVIRONMENT), None),
+        {"matchLabels": names.identity(name, Role.ENVIRONMENT)},
+        ingress=[{"from": [workers], "ports": [tcp(EPISODES)]}],
+        egress=environment_egress(job) if environment.network else [],
+    )
 
 
 def _disruption_budget(job: ResolvedJob) -> Manifest:
@@ -150,11 +148,7 @@ def _template(job: ResolvedJob, environment: EnvironmentSpec) -> Manifest:
         },
         "terminationMessagePath": names.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "securityContext": container_security(),
     }
     return {
         "metadata": {"labels": names.labels(job.metadata.name, Role.ENVIRONMENT)},
@@ -173,12 +167,7 @@ def _template(job: ResolvedJob, environment: EnvironmentSpec) -> Manifest:
             "automountServiceAccountToken": False,
             # Links to Services would tell the container where the namespace's servers are.
             "enableServiceLinks": False,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "fsGroup": _GROUP,  # so that any user of the image can read the keys
-                "fsGroupChangePolicy": "OnRootMismatch",
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
+            "securityContext": pod_security(),
         },
     }
 

@@ -16,7 +16,7 @@ from rljob_core.spec import RLJobSpec
 from rljob_operator import names
 from rljob_operator.children.egress import audit_egress, backup_egress, worker_egress
 from rljob_operator.children.environment_keys import environment_of
-from rljob_operator.children.metadata import child_metadata
+from rljob_operator.children.metadata import child_metadata, policy_manifest
 from rljob_operator.children.metrics_port import scrapers
 from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.cluster.port import Manifest
@@ -41,17 +41,12 @@ def network_policy(job: ResolvedJob) -> Manifest:
     """
     trainer = {"matchLabels": names.identity(job.metadata.name, Role.TRAINER)}
     readers = scrapers(job.defaults.metrics_port, job.defaults.scraper_namespaces)
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": child_metadata(job.job, names.network_policy(job.metadata.name), None),
-        "spec": {
-            "podSelector": {"matchLabels": {names.LABEL_JOB: job.metadata.name}, **_workers_alone(job)},
-            "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"from": [{"podSelector": trainer}]}, *readers],
-            "egress": worker_egress(job),
-        },
-    }
+    return policy_manifest(
+        child_metadata(job.job, names.network_policy(job.metadata.name), None),
+        {"matchLabels": {names.LABEL_JOB: job.metadata.name}, **_workers_alone(job)},
+        ingress=[{"from": [{"podSelector": trainer}]}, *readers],
+        egress=worker_egress(job),
+    )
 
 
 def _workers_alone(job: ResolvedJob) -> Manifest:
@@ -75,19 +70,11 @@ def _command_policy(
     job: ResolvedJob, name: str, commands: Sequence[str], egress: Sequence[Manifest]
 ) -> Manifest:
     pods = [names.command_labels(job.metadata.name, command)[names.LABEL_NAME] for command in commands]
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": child_metadata(job.job, name, None),
-        "spec": {
-            "podSelector": {
-                "matchLabels": {names.LABEL_INSTANCE: job.metadata.name},
-                "matchExpressions": [{"key": names.LABEL_NAME, "operator": "In", "values": pods}],
-            },
-            "policyTypes": ["Ingress", "Egress"],
-            "egress": list(egress),
-        },
+    selector = {
+        "matchLabels": {names.LABEL_INSTANCE: job.metadata.name},
+        "matchExpressions": [{"key": names.LABEL_NAME, "operator": "In", "values": pods}],
     }
+    return policy_manifest(child_metadata(job.job, name, None), selector, egress=egress)
 
 
 def disruption_budget(metadata: Manifest, *, job: RLJobSpec, of: str, pool: str, replicas: int) -> Manifest:

@@ -1,8 +1,9 @@
-"""Metadata that every child manifest has: labels, the reference to its owner, digests."""
+"""What many child manifests have: labels, the reference to their owner, digests; ConfigMaps and NetworkPolicies."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -30,6 +31,36 @@ def pool_child_metadata(pool: Manifest, name: str, *, uid: str) -> Manifest:
         "labels": metadata["labels"],
         "ownerReferences": [owner_reference("RolloutPool", metadata["name"], uid)],
         "name": name,
+    }
+
+
+def config_map(metadata: Manifest, data: Mapping[str, str]) -> Manifest:
+    """A ConfigMap."""
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(data)}
+
+
+def policy_manifest(
+    metadata: Manifest, pods: Manifest, *, ingress: Sequence[Manifest] | None = (), egress: Sequence[Manifest]
+) -> Manifest:
+    """A NetworkPolicy.
+
+    Args:
+        metadata: of the policy.
+        pods: which pods it is for, as a label selector.
+        ingress: the rules for connections to them; none: nobody connects; None: the policy says nothing of these.
+        egress: the rules for connections from them.
+    """
+    types = ["Egress"] if ingress is None else ["Ingress", "Egress"]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata,
+        "spec": {
+            "podSelector": pods,
+            "policyTypes": types,
+            **({"ingress": list(ingress)} if ingress else {}),
+            "egress": list(egress),
+        },
     }
 
 

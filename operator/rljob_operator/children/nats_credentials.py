@@ -14,7 +14,13 @@ from hashlib import sha256
 from rljob_core import worker_protocol
 from rljob_core.spec import RLJob
 from rljob_operator import names
-from rljob_operator.children.metadata import child_metadata, kept, pool_child_metadata, with_digest
+from rljob_operator.children.metadata import (
+    child_metadata,
+    config_map,
+    kept,
+    pool_child_metadata,
+    with_digest,
+)
 from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.nats.credentials import CREDENTIALS_FILE, Issuer, JobKeys, job_token, secret_credentials
@@ -111,12 +117,10 @@ def site_credentials(pool: Manifest, keys: JobKeys, *, uid: str, expires: int) -
     secret = _secret_name(name, keys, Holder.ROLLOUT)
     return (
         _secret(pool_child_metadata(pool, secret, uid=uid), keys, Holder.ROLLOUT),
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": pool_child_metadata(pool, names.tokens(name), uid=uid),
-            "data": {Holder.ROLLOUT.value: job_token(keys, Holder.ROLLOUT, expires)},
-        },
+        config_map(
+            pool_child_metadata(pool, names.tokens(name), uid=uid),
+            {Holder.ROLLOUT.value: job_token(keys, Holder.ROLLOUT, expires)},
+        ),
     )
 
 
@@ -129,13 +133,8 @@ def tokens_config_map(
     audits of one that has ended.
     """
     keys = JobKeys.of(job, issuer)
-    config_map: Manifest = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": child_metadata(job, names.tokens(job.metadata.name), None),
-        "data": {holder.value: job_token(keys, holder, expires) for holder in holders},
-    }
-    return kept(config_map)
+    metadata = child_metadata(job, names.tokens(job.metadata.name), None)
+    return kept(config_map(metadata, {holder.value: job_token(keys, holder, expires) for holder in holders}))
 
 
 def viewer_config_map(job: ResolvedJob) -> Manifest:
@@ -150,10 +149,10 @@ def viewer_config_map(job: ResolvedJob) -> Manifest:
     if job.issuer is not None:
         data[CREDENTIALS_FILE] = secret_credentials(JobKeys.of(job.job, job.issuer), Holder.VIEWER)
     metadata = child_metadata(job.job, names.viewer(job.metadata.name), None)
-    return kept({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+    return kept(config_map(metadata, data))
 
 
-def renewed_tokens(job: RLJob, config_map: Manifest, issuer: Issuer, *, expires: int) -> Manifest:
+def renewed_tokens(job: RLJob, found: Manifest, issuer: Issuer, *, expires: int) -> Manifest:
     """The ConfigMap as it exists, with tokens that expire later, or with the same."""
-    holders = [holder for holder in Holder if holder.value in config_map.get("data", {})]
+    holders = [holder for holder in Holder if holder.value in found.get("data", {})]
     return with_digest(tokens_config_map(job, holders, issuer, expires=expires))

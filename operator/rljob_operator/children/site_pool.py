@@ -26,7 +26,7 @@ from rljob_operator.children import isolation
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import engines, pool_children
 from rljob_operator.children.egress import worker_egress
-from rljob_operator.children.metadata import pool_child_metadata, with_digest
+from rljob_operator.children.metadata import policy_manifest, pool_child_metadata, with_digest
 from rljob_operator.children.metrics_port import port_of, scrapers
 from rljob_operator.children.nats_credentials import TOKEN_VOLUME, Access, site_access, site_credentials
 from rljob_operator.children.resolved_job import ResolvedJob
@@ -96,17 +96,12 @@ def site_children(
     readers = scrapers(port_of(spec["template"]), defaults.scraper_namespaces)
     children = (
         isolation.service_account(pool_child_metadata(pool, names.service_account(name), uid=uid)),
-        {
-            "apiVersion": "networking.k8s.io/v1",
-            "kind": "NetworkPolicy",
-            "metadata": pool_child_metadata(pool, names.network_policy(name), uid=uid),
-            "spec": {
-                "podSelector": {"matchLabels": identity},
-                "policyTypes": ["Ingress", "Egress"],
-                **({"ingress": readers} if readers else {}),
-                "egress": worker_egress(job),
-            },
-        },
+        policy_manifest(
+            pool_child_metadata(pool, names.network_policy(name), uid=uid),
+            {"matchLabels": identity},
+            ingress=readers,
+            egress=worker_egress(job),
+        ),
         isolation.disruption_budget(
             pool_child_metadata(pool, name, uid=uid),
             job=job.spec,

@@ -1,14 +1,20 @@
 """Applying a pod template patch to a pod template, as the strategic merge of `kubectl` does.
 
 Maps are merged; lists of named elements (containers, variables, volumes, …) are merged by the elements' key; other
-lists are replaced; null removes a field.
+lists are replaced; null removes a field. Also here is what all of our templates have.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rljob_core.errors import SpecError
+from rljob_operator.cluster.port import Manifest
+
+_LOST_NODE_SECONDS = 30
+"""For which a pod stays on a node that is lost."""
+_GROUP = 1000
 
 # The list-map keys of a pod template (Kubernetes API reference, PodSpec: "patch merge key").
 MERGE_KEYS = {
@@ -62,3 +68,32 @@ def _merge_list(base: list[Any], patch: Any, key: str, path: str) -> list[Any]:
         name = element[key]
         merged[name] = merge(merged.get(name, {}), element, f"{path}[{name}]")
     return list(merged.values())
+
+
+def container_security() -> Manifest:
+    """The security context of a container; in a pod of `pod_security`, it satisfies the level Restricted."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+
+
+def pod_security() -> Manifest:
+    """The security context of a pod: any user of its image can read Secrets, and write to claims."""
+    return {
+        "runAsNonRoot": True,
+        "fsGroup": _GROUP,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def tolerations_for_lost_nodes(given: Sequence[Manifest]) -> list[Manifest]:
+    """The given tolerations, and ours for every key that they do not mention: a patch replaces the whole list."""
+    ours = [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _LOST_NODE_SECONDS}
+        for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+    ]
+    keys = {toleration.get("key") for toleration in given}
+    return [*given, *(toleration for toleration in ours if toleration["key"] not in keys)]

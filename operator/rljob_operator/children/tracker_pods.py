@@ -14,7 +14,7 @@ from rljob_core.spec import TrackerSpec
 from rljob_operator import names
 from rljob_operator.children import storage
 from rljob_operator.children.egress import tracker_egress
-from rljob_operator.children.metadata import child_metadata
+from rljob_operator.children.metadata import child_metadata, policy_manifest
 from rljob_operator.children.resolved_job import ResolvedJob
 from rljob_operator.children.worker_pod import GRACE_SECONDS, Patches, pod_template
 from rljob_operator.cluster.port import Manifest
@@ -87,14 +87,7 @@ def _patch(job: ResolvedJob, tracker: TrackerSpec, part: str) -> Manifest:
 
 def _network_policy(job: ResolvedJob) -> Manifest:
     """Lets the trackers' pods, and no others of the job, reach the trackers' servers."""
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        # Of no role, so that it is deleted only when the pods, which send the last lines in their grace, have ended.
-        "metadata": child_metadata(job.job, names.trackers(job.metadata.name), None),
-        "spec": {
-            "podSelector": {"matchLabels": names.identity(job.metadata.name, Role.TRACKER)},
-            "policyTypes": ["Egress"],
-            "egress": tracker_egress(job),
-        },
-    }
+    # Of no role, so that it is deleted only when the pods, which send the last lines in their grace, have ended.
+    metadata = child_metadata(job.job, names.trackers(job.metadata.name), None)
+    pods = {"matchLabels": names.identity(job.metadata.name, Role.TRACKER)}
+    return policy_manifest(metadata, pods, ingress=None, egress=tracker_egress(job))

@@ -16,7 +16,6 @@ from rljob_core.spec import PoolSpec
 from rljob_operator import names
 from rljob_operator.children import storage
 from rljob_operator.children.environment_keys import episode_access
-from rljob_operator.children.lost_nodes import tolerations_for_lost_nodes
 from rljob_operator.children.metadata import digest
 from rljob_operator.children.metrics_port import expose, withdraw_unfit
 from rljob_operator.children.model_download import add_download, credentials, with_worker_settings
@@ -29,7 +28,12 @@ from rljob_operator.children.scoring_container import (
     limit_scoring_container,
     of_any_worker,
 )
-from rljob_operator.children.templates import merge
+from rljob_operator.children.templates import (
+    container_security,
+    merge,
+    pod_security,
+    tolerations_for_lost_nodes,
+)
 from rljob_operator.cluster.port import Manifest
 from rljob_operator.names import Role
 from rljob_operator.nats.permissions import Holder
@@ -60,7 +64,6 @@ READS: Mapping[Role, tuple[str, ...]] = {
 
 _STREAMS = "streams"
 """The role that creates a job's streams, and ends."""
-_GROUP = 1000
 GRACE_SECONDS = {
     Role.COORDINATOR: 30,
     Role.REWARD: 30,
@@ -166,11 +169,7 @@ def _base(job: ResolvedJob, role: Role, config_map: str, pool: PoolSpec | None) 
         "readinessProbe": {"exec": {"command": ["test", "-e", ready_file]}, "periodSeconds": 2},
         "terminationMessagePath": names.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "securityContext": container_security(),
     }
     expose(container, job.defaults.metrics_port if role is not Role.TRACKER else 0)
     if job.needs_object_store(role) and (found := credentials(job)):
@@ -193,12 +192,7 @@ def _base(job: ResolvedJob, role: Role, config_map: str, pool: PoolSpec | None) 
             "terminationGracePeriodSeconds": GRACE_SECONDS[role],
             "serviceAccountName": names.service_account(job.metadata.name),
             "automountServiceAccountToken": False,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "fsGroup": _GROUP,  # so that any user of the image can write to the claims
-                "fsGroupChangePolicy": "OnRootMismatch",
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
+            "securityContext": pod_security(),
         },
     }
 
@@ -262,13 +256,3 @@ def config_hash(job: ResolvedJob, role: Role, pool: PoolSpec | None = None) -> s
     if role is Role.COORDINATOR and job.site_values:
         values.append(job.site_values)
     return digest(values)
-
-
-def config_map_manifest(metadata: Manifest, config: str) -> Manifest:
-    """The ConfigMap that a pod mounts at `names.CONFIG_FOLDER`."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": metadata,
-        "data": {names.CONFIG_FILE: config},
-    }

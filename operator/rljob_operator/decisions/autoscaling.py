@@ -23,6 +23,7 @@ from rljob_core.site_costs import LinkCosts
 from rljob_core.spec import AutoscaledPoolStatus, AutoscalingStatus, PoolSpec, SiteLinkSpec
 from rljob_core.streams_budget import RESPONSE_TOKEN_BYTES
 from rljob_operator.children.desired import engines
+from rljob_operator.decisions.conditions import time_text
 from rljob_operator.decisions.observe import Observed
 
 SCALING_LIMITED: Final = "ScalingLimited"
@@ -214,5 +215,4 @@ def _seconds(text: str) -> float:
 
 
 def _text(seconds: float) -> str:
-    found = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
-    return found.replace("+00:00", "Z")
+    return time_text(datetime.fromtimestamp(seconds, UTC), "milliseconds")

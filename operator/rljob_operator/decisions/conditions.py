@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from rljob_core.spec import ConditionStatus, RLJobStatus
+from rljob_operator.cluster.port import Manifest
 from rljob_operator.decisions.observe import Observed
 
 ConditionKind = Literal[
@@ -29,28 +31,18 @@ ConditionKind = Literal[
 ]
 """Types of the conditions that the operator writes."""
 HEALTHY: Mapping[ConditionKind, bool] = MappingProxyType(
-    {
-        "Ready": True,
-        "Suspended": False,
-        "Reconciling": False,
-        "Stalled": False,
-        "Succeeded": False,
-        "Failed": False,
-        "TrainerStarved": False,
-        "RolloutStarved": False,
-        "TrainerReduced": False,
-        "GangScheduled": True,
-        "ScalingLimited": False,
-        "SitesHeldBack": False,
-        "ModelReady": True,
-        "OptimizerReset": False,
-        "SamplesLost": False,
-        "TrackerDegraded": False,
-    }
+    {kind: kind in {"Ready", "GangScheduled", "ModelReady"} for kind in get_args(ConditionKind)}
 )
 """Whether each holds while a job trains and nothing is wrong with it."""
 ConditionValue = tuple[bool, str, str]
 """Whether a condition holds, its reason and its message."""
+ConditionFacts = tuple[str, str, str]
+"""A condition's status, its reason and its message."""
+
+
+def time_text(moment: datetime, timespec: str = "seconds") -> str:
+    """A moment as Kubernetes writes it, in UTC."""
+    return moment.astimezone(UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def conditions(
@@ -63,7 +55,7 @@ def conditions(
         status: whose other conditions are kept, those of other programs too.
         values: of conditions, by type.
     """
-    now = observed.now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    now = time_text(observed.now, "milliseconds")
     before = {condition.type: condition for condition in observed.status.conditions}
     result = []
     for kind, (value, reason, message) in values.items():
@@ -80,6 +72,31 @@ def conditions(
             )
         )
     return result + [condition for condition in status.conditions if condition.type not in values]
+
+
+def object_conditions(
+    known: Mapping[str, Any], values: Mapping[str, ConditionFacts], *, generation: int, now: datetime
+) -> list[Manifest]:
+    """The given conditions, as the status of another object than an RLJob has them.
+
+    Args:
+        known: the status so far.
+        values: of the conditions, by type.
+        generation: of the object.
+        now: the time, with its time zone.
+    """
+    times = {(c["type"], c["status"]): c.get("lastTransitionTime") for c in known.get("conditions") or []}
+    return [
+        {
+            "type": kind,
+            "status": holds,
+            "reason": reason,
+            "message": message,
+            "observedGeneration": generation,
+            "lastTransitionTime": times.get((kind, holds)) or time_text(now),
+        }
+        for kind, (holds, reason, message) in values.items()
+    ]
 
 
 def condition(status: RLJobStatus, kind: str) -> ConditionStatus | None:

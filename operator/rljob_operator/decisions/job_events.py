@@ -8,7 +8,7 @@ from typing import Literal
 from rljob_core.spec import ConditionStatus, RLJob, RLJobStatus
 from rljob_operator.cluster.port import Event
 from rljob_operator.decisions.conditions import condition
-from rljob_operator.decisions.site_conditions import HELD_BACK
+from rljob_operator.decisions.metrics_conditions import HELD_BACK
 from rljob_operator.decisions.tracker_conditions import DEGRADED
 from rljob_operator.decisions.trainer_size import REDUCED
 from rljob_operator.names import Role

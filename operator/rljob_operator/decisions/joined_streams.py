@@ -24,11 +24,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints, ValidationError
 
 from rljob_core.ports import Channel
 from rljob_core.stream_names import StreamNames
-from rljob_operator.decisions.site_documents import packed, unpacked
+from rljob_operator.decisions.site_documents import SiteMessage, packed, unpacked
 
 COPY = "rljob.dev/copy"
 """In the metadata of a copy, and of the consumer at the hub that it reads by: the copy's id."""
@@ -51,7 +51,7 @@ _VersionKey = Annotated[str, StringConstraints(max_length=255)]
 _MessageCount = Annotated[int, Field(ge=0, lt=1 << 53)]
 
 
-class CopyEnd(BaseModel):
+class CopyEnd(SiteMessage):
     """The newest message of a copy.
 
     Attributes:
@@ -59,13 +59,11 @@ class CopyEnd(BaseModel):
         message: its id; empty if it is gone.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
     sequence: Annotated[int, Field(ge=0, lt=1 << 63)]
     message: Annotated[str, Field(max_length=1024)] = ""
 
 
-class CopyInspection(BaseModel):
+class CopyInspection(SiteMessage):
     """What the hub asks about a site's copy of the weights: the site answers with the versions that it has.
 
     Attributes:
@@ -76,15 +74,13 @@ class CopyInspection(BaseModel):
             asked, and are not yet; the last `MOST_VERSIONS`.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
     server: _ServerId
     copy_id: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{0,32}$")] = ""
     confirmed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
     awaited: Annotated[tuple[_VersionKey, ...], Field(max_length=MOST_VERSIONS)] = ()
 
 
-class StreamsOrder(BaseModel):
+class StreamsOrder(SiteMessage):
     """What a site is to have of one job.
 
     Attributes:
@@ -99,20 +95,18 @@ class StreamsOrder(BaseModel):
         inspect: what the site is to say of its copy of the weights; None if nothing.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
     uid: str
     trajectory_bytes: int
     weights: bool
     bits_per_second: int | None = None
     generation: int = 0
     hub: _ServerId = ""
-    begun: dict[_StreamName, CopyId] = {}
+    begun: dict[_StreamName, CopyId] = Field(default_factory=dict)
     lost: tuple[CopyId, ...] = ()
     inspect: CopyInspection | None = None
 
 
-class StreamsReport(BaseModel):
+class StreamsReport(SiteMessage):
     """What a site has of one job.
 
     Attributes:
@@ -128,37 +122,29 @@ class StreamsReport(BaseModel):
         problem: why the site's server has not all streams, in words.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
     uid: str
-    copies: Annotated[dict[_StreamName, CopyId], Field(max_length=_MOST_COPIES)] = {}
+    copies: Annotated[dict[_StreamName, CopyId], Field(max_length=_MOST_COPIES)] = Field(default_factory=dict)
     server: _ServerId = ""
-    ends: Annotated[dict[CopyId, CopyEnd], Field(max_length=_MOST_COPIES)] = {}
+    ends: Annotated[dict[CopyId, CopyEnd], Field(max_length=_MOST_COPIES)] = Field(default_factory=dict)
     hub: _ServerId = ""
     inspected: CopyInspection | None = None
     versions: Annotated[
         dict[_VersionKey, tuple[_MessageCount, _MessageCount]], Field(max_length=MOST_VERSIONS)
-    ] = {}
+    ] = Field(default_factory=dict)
     problem: Annotated[str, Field(max_length=4096)] = ""
 
 
-class _Orders(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
+class _Orders(SiteMessage):
     format: int = _FORMAT
     jobs: dict[str, StreamsOrder]
 
 
-class _Reports(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
+class _Reports(SiteMessage):
     format: int = _FORMAT
     jobs: dict[str, StreamsReport]
 
 
-class _UnreadReports(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
+class _UnreadReports(SiteMessage):
     format: int = _FORMAT
     jobs: dict[str, Any]
 

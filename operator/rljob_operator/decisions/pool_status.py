@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from rljob_core.spec import API_VERSION, PoolStatus
 from rljob_operator import names
 from rljob_operator.children.desired import engines
 from rljob_operator.cluster.port import Manifest, Ref
+from rljob_operator.decisions.conditions import ConditionFacts, object_conditions
 from rljob_operator.decisions.observe import ENGINES_NOT_READY, Observed
 from rljob_operator.names import Role
 
@@ -32,17 +31,8 @@ def pool_statuses(observed: Observed) -> tuple[Manifest, ...]:
             ready = known_of_site.facts(metadata.get("generation", 0), uid)
         facts = {"Ready": ready, "ScalingLimited": _limited(pool, wanted)}
         known = pool.get("status", {})
-        status["conditions"] = [
-            {
-                "type": kind,
-                "status": holds,
-                "reason": reason,
-                "message": message,
-                "observedGeneration": status["observedGeneration"],
-                "lastTransitionTime": _since(known, kind, holds) or _text(observed.now),
-            }
-            for kind, (holds, reason, message) in facts.items()
-        ]
+        generation = status["observedGeneration"]
+        status["conditions"] = object_conditions(known, facts, generation=generation, now=observed.now)
         if known != status:
             address = {field: metadata[field] for field in ("name", "namespace", "uid")}
             found.append(
@@ -63,11 +53,7 @@ def _counts(observed: Observed, pool: Manifest) -> Manifest:
     }
 
 
-_Facts = tuple[str, str, str]
-"""A condition's status, its reason and its message."""
-
-
-def _ready(observed: Observed, pool: str, wanted: int, status: Manifest) -> _Facts:
+def _ready(observed: Observed, pool: str, wanted: int, status: Manifest) -> ConditionFacts:
     """The condition `Ready`: whether all wanted engines serve, else why not."""
     if status["readyReplicas"] >= wanted:
         return "True", "EnginesServe", ""
@@ -81,7 +67,7 @@ def _ready(observed: Observed, pool: str, wanted: int, status: Manifest) -> _Fac
     )
 
 
-def _limited(pool: Manifest, engines: int) -> _Facts:
+def _limited(pool: Manifest, engines: int) -> ConditionFacts:
     """The condition `ScalingLimited`: whether the job's bounds limit the size to which the pool was scaled."""
     wanted = pool["spec"]["replicas"]
     if wanted == engines:
@@ -89,16 +75,6 @@ def _limited(pool: Manifest, engines: int) -> _Facts:
     bound = "minReplicas" if wanted < engines else "maxReplicas"
     message = f"{wanted} engines are wanted; {bound} of the RLJob's pool allows {engines}"
     return "True", "TooFewReplicas" if wanted < engines else "TooManyReplicas", message
-
-
-def _since(known: Manifest, kind: str, status: str) -> str | None:
-    """When the condition got its present status; None if it has just changed."""
-    same = (c for c in known.get("conditions", []) if (c["type"], c["status"]) == (kind, status))
-    return next((str(condition["lastTransitionTime"]) for condition in same), None)
-
-
-def _text(now: datetime) -> str:
-    return now.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def pool_counts(observed: Observed, *, running: bool) -> list[PoolStatus]:

@@ -21,6 +21,7 @@ from rljob_operator import names
 from rljob_operator.children.queue_admission import QueueAdmission, pod_set_of_pool
 from rljob_operator.children.queued_workload import FINALIZER, counts
 from rljob_operator.cluster.port import Manifest, Ref
+from rljob_operator.decisions.conditions import ConditionFacts, object_conditions
 from rljob_operator.decisions.queue_conditions import (
     condition_of,
     further_engines,
@@ -204,24 +205,13 @@ def _pods_ready(workload: Manifest, ready: bool, now: datetime) -> Iterator[Queu
             )
 
 
-def _conditions(
-    workload: Manifest, now: datetime, values: Mapping[str, tuple[str, str, str]]
-) -> PatchWorkload:
+def _conditions(workload: Manifest, now: datetime, values: Mapping[str, ConditionFacts]) -> PatchWorkload:
     """Set conditions of a Workload: all are sent, as a merge replaces lists."""
-    time = now.isoformat(timespec="seconds").replace("+00:00", "Z")
-    before = {found["type"]: found for found in workload.get("status", {}).get("conditions") or []}
-    for kind, (status, reason, message) in values.items():
-        old = before.get(kind, {})
-        changed = old.get("lastTransitionTime", time) if old.get("status") == status else time
-        before[kind] = {
-            "type": kind,
-            "status": status,
-            "reason": reason,
-            "message": message[:1024],
-            "lastTransitionTime": changed,
-            "observedGeneration": workload["metadata"].get("generation", 0),
-        }
-    body = _based_on(workload, {"status": {"conditions": list(before.values())}})
+    status, generation = workload.get("status", {}), workload["metadata"].get("generation", 0)
+    short = {kind: (holds, reason, message[:1024]) for kind, (holds, reason, message) in values.items()}
+    new = object_conditions(status, short, generation=generation, now=now)
+    every = {found["type"]: found for found in (*(status.get("conditions") or ()), *new)}
+    body = _based_on(workload, {"status": {"conditions": list(every.values())}})
     return PatchWorkload(Ref.of(workload), body, "status")
 
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from rljob_core.site_streams import is_beyond
 from rljob_core.spec import HUB
 from rljob_core.stream_definitions import Definition
+from rljob_operator.decisions.site_documents import SiteMessage
 
 _BYTES = 256 << 20
 """Limit of a bucket."""
@@ -35,7 +36,7 @@ _COPY_OF = "rljob.copy-of"
 """Key in a mirror's metadata: which stream it is a copy of."""
 
 
-class BucketHello(BaseModel):
+class BucketHello(SiteMessage):
     """What one side says of the bucket that it writes; all fields are empty until it says something.
 
     Attributes:
@@ -46,21 +47,11 @@ class BucketHello(BaseModel):
         site: of the hub's hello, the `created` of the site's bucket: another one that says it is this site is not.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
     created: Annotated[str, Field(max_length=64)] = ""
     last: Annotated[int, Field(ge=0)] = 0
     again: Annotated[str, Field(max_length=64)] = ""
     release: Annotated[str, Field(max_length=64)] = ""
     site: Annotated[str, Field(max_length=64)] = ""
-
-    @classmethod
-    def read(cls, data: bytes) -> BucketHello:
-        """The hello in a message; an empty one if it cannot be read."""
-        try:
-            return cls.model_validate_json(data)
-        except ValidationError:
-            return cls()
 
     @property
     def source(self) -> str:

@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -43,30 +43,40 @@ _LARGEST = 16 << 20
 PoolAddress = tuple[str, str]
 """Namespace and name of a RolloutPool."""
 
-SiteDocument = TypeVar("SiteDocument", bound=BaseModel)
+
+class SiteMessage(BaseModel):
+    """What one side tells the other; fields that a later release has added are passed over."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    @classmethod
+    def read(cls, text: bytes | None) -> Self | None:
+        """The message in a text; None if there is none, or if it cannot be read."""
+        try:
+            return None if text is None else cls.model_validate_json(text)
+        except ValidationError:
+            return None
 
 
-class SiteSettings(BaseModel):
+SiteDocument = TypeVar("SiteDocument", bound=SiteMessage)
+
+
+class SiteSettings(SiteMessage):
     """What a site's operator has to know of its Site.
 
     Attributes:
         lost_seconds: of the Site's spec.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
     lost_seconds: Annotated[int, Field(ge=1)] | None = None
 
     @classmethod
     def of(cls, held: Mapping[str, bytes]) -> SiteSettings:
         """Those in a bucket; empty ones if there are none that can be read."""
-        try:
-            return cls.model_validate_json(held.get(SETTINGS, b""))
-        except ValidationError:
-            return cls()
+        return cls.read(held.get(SETTINGS)) or cls()
 
 
-class PoolDocument(BaseModel):
+class PoolDocument(SiteMessage):
     """A RolloutPool of the hub, as it travels to a site.
 
     Attributes:
@@ -74,8 +84,6 @@ class PoolDocument(BaseModel):
         uid, generation: of the hub's RolloutPool.
         spec: as the hub's RolloutPool has it.
     """
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     format: int = _FORMAT
     namespace: str
@@ -255,10 +263,10 @@ def packed(document: BaseModel) -> bytes:
 
 def unpacked(data: bytes, kind: type[SiteDocument], *, largest: int = _LARGEST) -> SiteDocument | None:
     """The document of that kind; None if it cannot be read, or takes more than `largest` bytes."""
+    unpacker = zlib.decompressobj()
     try:
-        unpacker = zlib.decompressobj()
-        document = kind.model_validate_json(unpacker.decompress(data, largest))
-    except (zlib.error, ValidationError):
+        document = kind.read(unpacker.decompress(data, largest))
+    except zlib.error:
         return None
     # Else it is cut off, or a few bytes that name gigabytes.
     return document if unpacker.eof else None

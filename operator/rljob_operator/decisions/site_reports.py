@@ -6,16 +6,17 @@ apart. What it reported last stays in the status of its RolloutPools for the Sit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints
 
 from rljob_core.spec import SILENT_SECONDS
-from rljob_operator.cluster.port import Event
-from rljob_operator.decisions.site_documents import PoolDocument
+from rljob_operator.cluster.port import Event, Manifest
+from rljob_operator.decisions.site_documents import PoolDocument, SiteMessage
 
 SILENT = timedelta(seconds=SILENT_SECONDS)
 """After which a site is not connected any more: several times what lies between its beats, and a reconnect takes."""
@@ -26,6 +27,9 @@ _DIFFER = timedelta(seconds=15)
 
 EVENTS = 8
 """Of a pool in its report."""
+NODES = "nodes"
+_MOST_RESOURCES = 31
+"""In a report, besides the number of nodes."""
 
 # As the API server takes them: a status that it refuses would keep the job of that pool from being reconciled.
 _Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$", max_length=256)]
@@ -35,10 +39,8 @@ _Resource = Annotated[
 _Replicas = Annotated[int, Field(ge=0, le=10_000)]
 
 
-class ReportedCondition(BaseModel):
+class ReportedCondition(SiteMessage):
     """A condition of a RolloutPool at its site."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     type: _Word
     status: Literal["True", "False", "Unknown"]
@@ -46,16 +48,14 @@ class ReportedCondition(BaseModel):
     message: Annotated[str, Field(max_length=32_768)] = ""
 
 
-class ReportedEvent(BaseModel):
+class ReportedEvent(SiteMessage):
     """What keeps some of a pool's pods from running at its site."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     reason: _Word
     message: Annotated[str, Field(max_length=1_024)] = ""
 
 
-class PoolReport(BaseModel):
+class PoolReport(SiteMessage):
     """The status of a RolloutPool at its site.
 
     Attributes:
@@ -67,8 +67,6 @@ class PoolReport(BaseModel):
         events: what keeps pods from running there.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
     uid: str
     generation: Annotated[int, Field(ge=0, lt=1 << 53)]
     replicas: _Replicas = 0
@@ -77,16 +75,8 @@ class PoolReport(BaseModel):
     wanted: _Replicas | None = None
     events: Annotated[tuple[ReportedEvent, ...], Field(max_length=EVENTS)] = ()
 
-    @classmethod
-    def read(cls, text: bytes) -> PoolReport | None:
-        """The report in a message; None if it cannot be read."""
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError:
-            return None
 
-
-class SiteBeat(BaseModel):
+class SiteBeat(SiteMessage):
     """What a site's operator says every few seconds, so that the hub knows that it is there.
 
     Attributes:
@@ -101,8 +91,6 @@ class SiteBeat(BaseModel):
         capacity: nodes of the site that take pods, and what they have of resources that devices give, such as
             nvidia.com/gpu; empty if the site's operator may not read nodes.
     """
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     number: int
     pools: str = ""
@@ -258,3 +246,22 @@ def new_events(
     return [
         Event("Warning", e.reason, f"{where}: {e.message}") for e in after.events if e.reason not in known
     ]
+
+
+def capacity_of(nodes: Iterable[Manifest]) -> Mapping[str, int]:
+    """Nodes that are ready and take pods, and what they have of resources that devices give.
+
+    Their CPUs and memory say nothing of the engines that they could have.
+    """
+    found: Counter[str] = Counter()
+    for node in nodes:
+        status = node.get("status", {})
+        ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", []))
+        if not ready or node.get("spec", {}).get("unschedulable"):
+            continue
+        found[NODES] += 1
+        for resource, quantity in status.get("allocatable", {}).items():
+            if "/" in resource and str(quantity).isdecimal():
+                found[resource] += int(quantity)
+    devices = sorted(resource for resource in found if resource != NODES and found[resource])
+    return {NODES: found[NODES], **{resource: found[resource] for resource in devices[:_MOST_RESOURCES]}}

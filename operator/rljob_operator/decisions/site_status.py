@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
 from rljob_operator.cluster.port import Manifest
+from rljob_operator.decisions.conditions import ConditionFacts, object_conditions, time_text
 from rljob_operator.decisions.site_reports import SILENT, SiteBeat, SiteContact
 from rljob_operator.names import FORGET_SITE, NEVER_HEARD
 
@@ -17,7 +18,7 @@ _SHOWN = 3
 
 def last_beat(known: Mapping[str, Any], contact: SiteContact) -> str | None:
     """When a site was last heard; None if it never was."""
-    return _text(contact.heard) if contact.heard is not None else known.get("lastBeat")
+    return time_text(contact.heard) if contact.heard is not None else known.get("lastBeat")
 
 
 def why_lost(manifest: Manifest, contact: SiteContact, *, seconds: int, now: datetime) -> str:
@@ -88,15 +89,14 @@ def site_status(
         "outboxBytes": beat.outbox_bytes,
         "mirrorLag": beat.mirror_lag,
         **({"capacity": dict(sorted(beat.capacity.items()))} if beat.capacity else {}),
-        "conditions": [
-            _condition(known, kind, facts, generation, now)
-            for kind, facts in (("Connected", link), ("CaughtUp", caught_up))
-        ],
+        "conditions": object_conditions(
+            known, {"Connected": link, "CaughtUp": caught_up}, generation=generation, now=now
+        ),
     }
     return status if heard is None else {**status, "lastBeat": heard}
 
 
-def _caught_up(beat: SiteBeat, pools: str, unwritten: Mapping[str, str]) -> tuple[str, str, str]:
+def _caught_up(beat: SiteBeat, pools: str, unwritten: Mapping[str, str]) -> ConditionFacts:
     behind = [
         f"{key} cannot be written for the site: {why}" for key, why in sorted(unwritten.items())[:_SHOWN]
     ]
@@ -107,23 +107,3 @@ def _caught_up(beat: SiteBeat, pools: str, unwritten: Mapping[str, str]) -> tupl
     if beat.pools != pools:
         behind.append("the site has not read the newest state of its pools")
     return ("False", "CatchingUp", ", ".join(behind)) if behind else ("True", "NothingWaits", "")
-
-
-def _condition(
-    known: Mapping[str, Any], kind: str, facts: tuple[str, str, str], generation: int, now: datetime
-) -> dict[str, Any]:
-    status, reason, message = facts
-    same = (c for c in known.get("conditions", []) if (c["type"], c["status"]) == (kind, status))
-    since = next((c["lastTransitionTime"] for c in same), _text(now))
-    return {
-        "type": kind,
-        "status": status,
-        "reason": reason,
-        "message": message,
-        "observedGeneration": generation,
-        "lastTransitionTime": since,
-    }
-
-
-def _text(now: datetime) -> str:
-    return now.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

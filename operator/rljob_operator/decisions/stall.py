@@ -1,10 +1,37 @@
-"""When the operator's process is to be restarted, because a part of it has stopped working."""
+"""When the operator's process is to be restarted, because a part of it has stopped working.
+
+Everything that the operator writes must come back as a watch event: if a watch died without an error, the operator
+would run and report itself ready, but would see no changes.
+"""
 
 from __future__ import annotations
 
-from rljob_operator.decisions.watch_liveness import WatchLiveness
+PATIENCE_SECONDS = 60.0
+"""For which the event loop may stand still, or a job wait; and in which a watch must report a write: it needs some to
+reconnect after an outage of the API server."""
 
-_PATIENCE_SECONDS = 60.0
+
+class WatchLiveness:
+    """The kinds of objects whose writes have not been reported yet, and since when."""
+
+    def __init__(self) -> None:
+        self._unreported: dict[str, float] = {}
+
+    def wrote(self, kind: str, now: float) -> None:
+        """Record that the operator changed an object of this kind, so that an event must come."""
+        self._unreported.setdefault(kind, now)
+
+    def saw(self, kind: str) -> None:
+        """Record an event of this kind."""
+        self._unreported.pop(kind, None)
+
+    def excuse(self, now: float) -> None:
+        """Restart all waiting times, because the API server does not answer and no event can come."""
+        self._unreported = dict.fromkeys(self._unreported, now)
+
+    def silent(self, now: float) -> str:
+        """A kind whose watch is dead; empty if all watches work."""
+        return next((kind for kind, since in self._unreported.items() if now - since > PATIENCE_SECONDS), "")
 
 
 def stall_of(what: str, *, beat: float, oldest: float, watches: WatchLiveness, now: float) -> str:
@@ -17,9 +44,9 @@ def stall_of(what: str, *, beat: float, oldest: float, watches: WatchLiveness, n
         watches: what they have not reported.
         now: seconds.
     """
-    if (silent := now - beat) > _PATIENCE_SECONDS:
+    if (silent := now - beat) > PATIENCE_SECONDS:
         return f"the event loop has stood still for {silent:.0f} s"
-    if oldest > _PATIENCE_SECONDS:
+    if oldest > PATIENCE_SECONDS:
         return f"a {what} has waited {oldest:.0f} s for its reconcile"
     if kind := watches.silent(now):
         return f"the watch of {kind} does not report what was written"

@@ -19,11 +19,10 @@ from rljob_operator.decisions.conditions import ConditionKind, ConditionValue, c
 from rljob_operator.decisions.gang_scheduling import gang_scheduled
 from rljob_operator.decisions.job_metrics import JobMetrics
 from rljob_operator.decisions.kept_log import at_rest
+from rljob_operator.decisions.metrics_conditions import HELD_BACK, sites_held_back, starvation
 from rljob_operator.decisions.model_downloads import downloads, model_condition
 from rljob_operator.decisions.observe import Observed
 from rljob_operator.decisions.pool_status import pool_counts
-from rljob_operator.decisions.site_conditions import HELD_BACK, sites_held_back
-from rljob_operator.decisions.starvation import starvation
 from rljob_operator.decisions.tracker_conditions import tracker_degraded
 from rljob_operator.decisions.trainer_attempts import Attempt
 from rljob_operator.decisions.trainer_size import REDUCED, reduced

@@ -21,7 +21,7 @@ from typing import Any
 
 from rljob_core.spec import RLJobSpec
 from rljob_core.stream_names import StreamNames
-from rljob_operator.nats.credentials import ROLES, STREAMS, Issuer, JobKeys, user_limits
+from rljob_operator.nats.credentials import ROLES, STREAMS, JobKeys, user_limits
 from rljob_operator.nats.crossings import (
     STREAM_EXPORTS,
     Crossing,
@@ -211,8 +211,3 @@ def _scope(keys: JobKeys, holder: Holder, names: StreamNames) -> dict[str, Any]:
         "role": holder.value,
         "template": user_limits(permissions(holder, names, uid=keys.uid), subscriptions=SUBSCRIPTIONS),
     }
-
-
-def account_name(issuer: Issuer, *, namespace: str, job: str, uid: str) -> str:
-    """Public key of the account that has the streams of a job: the name under which its metrics arrive."""
-    return JobKeys(issuer, namespace, job, uid).account(STREAMS)

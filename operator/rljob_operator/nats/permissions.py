@@ -16,9 +16,9 @@ from enum import StrEnum
 
 from rljob_core.messages import COORDINATOR_SIGNAL, ENGINE_SIGNALS
 from rljob_core.ports import Channel
-from rljob_core.stream_names import STORED, StreamNames, inbox_of
-from rljob_operator.nats.stream_operations import API, Operations
+from rljob_core.stream_names import STORED, StreamNames, inbox_of, stored_subject
 
+API = "$JS.API"
 #: The queue that reward workers share, and the suffixes of what they read.
 _REWARD_QUEUE = "reward"
 _PAYLOAD, _CHUNKS, _ABSENT, _DRAINED, _GROUP = "payload", "chunk.>", "absent", "drained", "group"
@@ -70,11 +70,11 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
                 *can.follow(Channel.LEDGER, Channel.TRAJECTORIES, Channel.REWARDS),
                 *can.get(Channel.VERSIONS, Channel.METRICS),
                 *can.count(Channel.TRAJECTORIES, _REWARD_QUEUE),
-                *can.list_and_get(Channel.PROGRESS),
+                *can.follow(Channel.PROGRESS),
                 *can.purge(Channel.PROGRESS),
                 *can.delete(Channel.TRAJECTORIES, Channel.REWARDS),
                 *can.purge(Channel.WORK),
-                *can.list_and_get(Channel.WEIGHTS),
+                *can.follow(Channel.WEIGHTS),
                 *can.purge_signals(),
                 *can.follow_signals(),
             ]
@@ -110,7 +110,7 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
                 *can.delete(Channel.TRAINING),
                 *can.get(Channel.TRAJECTORIES),
                 *can.write(Channel.WEIGHTS, "*.*"),
-                *can.list_and_get(Channel.WEIGHTS),
+                *can.follow(Channel.WEIGHTS),
                 *can.purge(Channel.WEIGHTS),
             ]
             heard = can.hear(Channel.TRAINING)
@@ -126,7 +126,7 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
                 Channel.METRICS,
             )
             allowed = [
-                *can.all_streams("INFO"),
+                *can.measure_all(),
                 *can.follow(*channels),
                 *(can.get(Channel.WEIGHTS) if holder is Holder.READER else ()),
                 *can.follow_signals(),
@@ -134,12 +134,12 @@ def permissions(holder: Holder, names: StreamNames, *, uid: str) -> Permissions:
             heard = [*can.hear(*channels), *can.hear_signals()]
         case Holder.RESTORER:
             allowed = [
-                *can.all_streams("INFO"),
+                *can.measure_all(),
                 *can.fill(Channel.TRAJECTORIES, Channel.REWARDS, Channel.VERSIONS, Channel.METRICS),
                 *can.write(Channel.LEDGER, ">"),
                 *can.follow(Channel.LEDGER),
                 *can.write(Channel.WEIGHTS, "*.*"),
-                *can.list_and_get(Channel.WEIGHTS),
+                *can.follow(Channel.WEIGHTS),
                 *can.purge(Channel.WEIGHTS),
             ]
             heard = can.hear(Channel.LEDGER)
@@ -191,3 +191,93 @@ SERVICES: dict[str, bool] = {
 }
 #: What the same account says to them: that a message is stored.
 ANNOUNCEMENTS = f"{STORED}.>"
+
+
+# ---------------------------------------------------------------------------------------------- operations
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """The subjects of each operation on one job's streams."""
+
+    names: StreamNames
+
+    def write(self, channel: Channel, *suffixes: str) -> list[str]:
+        """Publish to these suffixes."""
+        return [self.names.subject_of(channel, suffix) for suffix in suffixes]
+
+    def signal(self, *keys: str) -> list[str]:
+        """Set and remove these keys."""
+        return [self.names.signal_subject + key for key in keys]
+
+    def purge_signals(self) -> list[str]:
+        """Delete the values of keys."""
+        return [f"{API}.STREAM.PURGE.{self.names.signal_stream}"]
+
+    def follow(self, *channels: Channel) -> list[str]:
+        """Read all of a channel in order, or list its suffixes and read messages."""
+        return [subject for channel in channels for subject in _follow(self.names.stream(channel))]
+
+    def hear(self, *channels: Channel) -> list[str]:
+        """Subscribe to what the server says to be stored in a channel."""
+        return [stored_subject(self.names.subject_of(channel, ">")) for channel in channels]
+
+    def follow_signals(self) -> list[str]:
+        """Read all keys and their changes."""
+        return _follow(self.names.signal_stream)
+
+    def hear_signals(self) -> list[str]:
+        """Subscribe to what the server says to be stored in the signal bucket."""
+        return [stored_subject(f"{self.names.signal_subject}>")]
+
+    def take(self, channel: Channel, queue: str) -> list[str]:
+        """Receive messages from a queue, and acknowledge them."""
+        stream = self.names.stream(channel)
+        return [
+            f"{API}.CONSUMER.INFO.{stream}.{queue}",
+            f"{API}.CONSUMER.MSG.NEXT.{stream}.{queue}",
+            f"$JS.ACK.{stream}.{queue}.>",
+        ]
+
+    def get(self, *channels: Channel) -> list[str]:
+        """Read messages by sequence, or the newest of a suffix."""
+        return [subject for channel in channels for subject in _get(self.names.stream(channel))]
+
+    def count(self, channel: Channel, queue: str) -> list[str]:
+        """Read how many messages a queue has left to deliver, and its newest message."""
+        return [f"{API}.CONSUMER.INFO.{self.names.stream(channel)}.{queue}", *self.follow(channel)]
+
+    def measure(self, channel: Channel) -> list[str]:
+        """Read how much is stored."""
+        return [f"{API}.STREAM.INFO.{self.names.stream(channel)}"]
+
+    def delete(self, *channels: Channel) -> list[str]:
+        """Delete messages by sequence, and read which of them are left."""
+        deletions = [f"{API}.STREAM.MSG.DELETE.{self.names.stream(channel)}" for channel in channels]
+        return [*deletions, *self.get(*channels)]
+
+    def purge(self, *channels: Channel) -> list[str]:
+        """Delete a suffix's messages."""
+        return [f"{API}.STREAM.PURGE.{self.names.stream(channel)}" for channel in channels]
+
+    def measure_all(self) -> list[str]:
+        """Read how much each stream of the job has."""
+        return [f"{API}.STREAM.INFO.{stream}" for stream in self.names.all_streams]
+
+    def fill(self, *channels: Channel) -> list[str]:
+        """Publish to all suffixes, begin at any sequence, and delete messages: what restores a stream."""
+        return [
+            *(subject for channel in channels for subject in self.write(channel, ">")),
+            *self.purge(*channels),
+            *self.delete(*channels),
+        ]
+
+
+def _get(stream: str) -> list[str]:
+    return [
+        f"{API}.{request}.{stream}" for request in ("DIRECT.GET", "STREAM.MSG.GET")
+    ]  # of any replica; the leader
+
+
+def _follow(stream: str) -> list[str]:
+    return [f"{API}.STREAM.INFO.{stream}", *_get(stream)]

@@ -7,28 +7,21 @@ job keeps the operator's finalizer until its children are gone and its streams a
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-
-from tenacity import before_sleep_log, retry, retry_if_exception_type, wait_exponential
 
 from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.kube.api import KubeApi
-from rljob_operator.cluster.kube.cache import JobKey, KubeCache, job_key, user_part
-from rljob_operator.cluster.kube.cluster import KubeCluster, job_of, stand_in
+from rljob_operator.cluster.kube.cache import JobKey, user_part
+from rljob_operator.cluster.kube.cluster import CHILD_KINDS, job_of, stand_in
 from rljob_operator.cluster.kube.errors import ApiError
-from rljob_operator.cluster.kube.node_watch import NodeWatch
-from rljob_operator.cluster.kube.watch import ChildWatches
 from rljob_operator.cluster.port import Event, Manifest, Ref, Refused
 from rljob_operator.decisions.job_sites import pools_at_sites
 from rljob_operator.decisions.leadership import LeadershipLost
 from rljob_operator.decisions.observe import may_be_restored
-from rljob_operator.decisions.stall import stall_of
-from rljob_operator.decisions.watch_liveness import WatchLiveness
 from rljob_operator.names import MANAGED_BY
 from rljob_operator.reconcile.hub_end import HubEnd
 from rljob_operator.reconcile.hub_streams import HubStreams
@@ -40,27 +33,22 @@ from rljob_operator.reconcile.job_streams import JobStreams
 from rljob_operator.reconcile.jobs_at_sites import JobsAtSites
 from rljob_operator.reconcile.metrics import MetricsFeed
 from rljob_operator.reconcile.nats_connection import NatsConnection
-from rljob_operator.reconcile.rechecks import Rechecks
 from rljob_operator.reconcile.reconcile import Reconciler
+from rljob_operator.reconcile.reconcile_loop import (
+    RESYNC_SECONDS,
+    UNSETTLED_SECONDS,
+    ReconcileLoop,
+    until_the_server_answers,
+)
 from rljob_operator.reconcile.site_watch import SiteWatch
 from rljob_operator.reconcile.stream_preparation import StreamPreparation
-from rljob_operator.reconcile.work_queue import WorkQueue
 from rljob_operator.telemetry import OperatorMetrics
 
-log = logging.getLogger(__name__)
-_until_the_server_answers = retry(
-    retry=retry_if_exception_type(ApiError),
-    wait=wait_exponential(0.2, max=10.0),
-    before_sleep=before_sleep_log(log, logging.WARNING),
-)
-
-_RESYNC_SECONDS = 300.0
-_UNSETTLED_SECONDS = 30.0  # watches report changes; this is for what no watch reports
-_IMMEDIATE_PASSES = 3  # in a row; if there are more, another program may be changing the same field
 _STORAGE_SECONDS = 10.0
+_FIRST_RECHECK, _LONGEST_RECHECK = 20.0, 300.0  # seconds
 
 
-class Controller:
+class Controller(ReconcileLoop):
     """Reconciles every RLJob of the watched namespaces.
 
     Args:
@@ -90,26 +78,21 @@ class Controller:
         namespaces: Sequence[str] = (),
         workers: int = 8,
     ) -> None:
+        super().__init__(
+            api,
+            telemetry,
+            kinds=CHILD_KINDS,
+            notice_taints=notice_taints,
+            namespaces=namespaces,
+            workers=workers,
+        )
         self._defaults = defaults
         self._connection = connection
         self._metrics = metrics
         self._streams = streams
-        self._telemetry = telemetry
         self._rules = rules or JobRulesFolder(None)
         self._prepared = StreamPreparation(connection, metrics, streams)
-        self.cache = KubeCache()
-        self._liveness = WatchLiveness()
-        self._cluster = KubeCluster(
-            api, self.cache, wrote=lambda kind: self._liveness.wrote(kind, time.monotonic())
-        )
         self._reconcilers: dict[JobKey, Reconciler] = {}
-        self._watches = ChildWatches(
-            api,
-            self.cache,
-            namespaces or ("",),
-            seen=self.seen,
-            unreachable=lambda: self._liveness.excuse(time.monotonic()),
-        )
         self._sites = SiteWatch(api, changed=self._mark_all)
         self._whole_cluster = not namespaces
         joined = HubStreams(JobsAtSites(self.cache, api), connection, streams, namespaces=namespaces)
@@ -121,17 +104,11 @@ class Controller:
             api, self.cache, defaults, namespaces=namespaces or ("",), changed=self._on_metrics
         )
         self._end = JobEnd(self._cluster, streams, self._queues)
-        self._nodes = NodeWatch(api, notice_taints)
-        self._nodes.on_notice = self._on_notice
         self._rechecks = Rechecks()
         self._unread: dict[JobKey, Manifest] = {}
         """Identities of RLJobs that may be newer than what is known of them."""
         self._told: dict[JobKey, str] = {}
         """What was said of jobs whose reconcile fails."""
-        self._busy: dict[JobKey, int] = {}
-        """Number of passes in a row, by job, that had something to do."""
-        self._queue: WorkQueue[JobKey] = WorkQueue(self._reconcile, failed=self._failed, workers=workers)
-        self._beat = time.monotonic()
         metrics.on_metrics = self._on_metrics
         connection.on_outage = self._mark_all
 
@@ -150,17 +127,6 @@ class Controller:
             # A change of an RLJob's status alone is our own.
             if before is None or user_part(before) != user_part(known):
                 self._queue.mark(key, urgent=True, after=0.0)
-
-    def seen(self, kind: str, manifest: Manifest) -> None:
-        """Handle a watch event of a child: ADDED, MODIFIED or DELETED."""
-        if (key := job_key(manifest)) is None:
-            return
-        self._liveness.saw(manifest["kind"])
-        if kind == "DELETED":
-            self.cache.remove(manifest)
-        elif not self.cache.put(manifest):
-            return
-        self._queue.mark(key)
 
     # ------------------------------------------------------------------------------------------ running
 
@@ -182,35 +148,21 @@ class Controller:
             group.create_task(self._nodes.run())
             group.create_task(self._queues.run())
             group.create_task(self._heartbeat())
+            group.create_task(self._follow_rules())
             group.create_task(self._give_room())
 
-    @_until_the_server_answers
-    async def _read_children(self) -> None:
-        await self._watches.read()
-
-    @_until_the_server_answers
+    @until_the_server_answers
     async def _read_sites(self) -> None:
         await self._sites.read()
 
-    def stalled(self) -> str:
-        """Why this process should be restarted; empty if it works."""
-        return stall_of(
-            "job",
-            beat=self._beat,
-            oldest=self._queue.oldest,
-            watches=self._liveness,
-            now=time.monotonic(),
-        )
-
     def refresh_metrics(self) -> None:
         """Update the gauges of the operator's own metrics."""
-        self._telemetry.set_queue(len(self._queue), self._queue.oldest, len(self.cache))
+        super().refresh_metrics()
         self._telemetry.set_wanted(wanted_replicas(self.cache))
         self._telemetry.set_failed(failed_jobs(self.cache))
 
-    async def _heartbeat(self) -> None:
+    async def _follow_rules(self) -> None:
         while True:
-            self._beat = time.monotonic()
             if self._rules.refresh():
                 self._mark_all()
             await asyncio.sleep(1.0)
@@ -227,34 +179,20 @@ class Controller:
         if self.cache.job(key) is not None:
             self._queue.mark(key)
 
-    def _on_notice(self, node: str) -> None:
-        for key in self.cache.jobs_on(node):
-            self._queue.mark(key, urgent=True, after=0.0)
-
     def _mark_all(self) -> None:
         for key in self.cache.jobs():
             self._queue.mark(key)
 
-    def _failed(self, key: JobKey, error: Exception) -> None:
-        where = "/".join(key)
-        if isinstance(error, ApiError | Refused):
-            log.warning("%s: the API server refused: %s", where, error)
-        else:
-            log.error("%s: the reconcile failed", where, exc_info=error)
-
     async def _reconcile(self, key: JobKey) -> float | None:
-        began, result = time.perf_counter(), "error"
-        try:
-            again = await self._reconcile_once(key)
-            result = "success"
-            self._told.pop(key, None)
-        except (ApiError, Refused, OSError, LeadershipLost):
-            raise
-        except Exception as error:
-            await self._tell(key, f"{type(error).__name__}: {error}")
-            raise
-        finally:
-            self._telemetry.reconcile.labels(result).observe(time.perf_counter() - began)
+        with self._timed():
+            try:
+                again = await self._reconcile_once(key)
+            except (ApiError, Refused, OSError, LeadershipLost):
+                raise
+            except Exception as error:
+                await self._tell(key, f"{type(error).__name__}: {error}")
+                raise
+        self._told.pop(key, None)
         return again
 
     async def _tell(self, key: JobKey, wrong: str) -> None:
@@ -310,14 +248,13 @@ class Controller:
         at_rest = done.settled or done.at_rest
         if self._rechecks.due(key, at_rest=at_rest, now=time.monotonic()):
             self._cluster.doubt_unwatched(job)  # the cache may hold what no longer exists
-        self._busy[key] = self._busy.get(key, 0) + 1 if done.actions or queued else 0
-        if 0 < self._busy[key] <= _IMMEDIATE_PASSES:
-            return 0.0  # what was just done may have unblocked the next action, and no event reports it
-        return done.seconds(datetime.now(UTC), longest=_RESYNC_SECONDS if at_rest else _UNSETTLED_SECONDS)
+        if self._goes_on(key, busy=bool(done.actions or queued)):
+            return 0.0
+        return done.seconds(datetime.now(UTC), longest=RESYNC_SECONDS if at_rest else UNSETTLED_SECONDS)
 
     async def _finalize(self, key: JobKey, job: RLJob, manifest: Manifest) -> float | None:
         if not await self._end.finalize(job, manifest, self._reconciler(key)):
-            return _UNSETTLED_SECONDS
+            return UNSETTLED_SECONDS
         self._forget(key)
         return None
 
@@ -347,3 +284,33 @@ class Controller:
         self._told.pop(key, None)
         self._metrics.forget(key)
         self._prepared.forget(key)
+
+
+class Rechecks:
+    """When what was cached of a job is read again because it does not come to rest: ever more rarely."""
+
+    def __init__(self) -> None:
+        self._next: dict[JobKey, tuple[float, float]] = {}
+        """By job: the time, and the seconds since the time before it."""
+
+    def due(self, key: JobKey, *, at_rest: bool, now: float) -> bool:
+        """Whether a recheck of a job is due.
+
+        Args:
+            key: of the job.
+            at_rest: whether the job is as it should be, which ends its rechecks.
+            now: seconds on a clock that only goes forward.
+        """
+        if at_rest:
+            self.forget(key)
+            return False
+        due, pause = self._next.setdefault(key, (now + _FIRST_RECHECK, _FIRST_RECHECK))
+        if now < due:
+            return False
+        # Back off, because this may last long: a pod that fits on no node, for example.
+        self._next[key] = now + 2 * pause, min(2 * pause, _LONGEST_RECHECK)
+        return True
+
+    def forget(self, key: JobKey) -> None:
+        """Forget a job."""
+        self._next.pop(key, None)

@@ -3,7 +3,7 @@
 The watch's handler passes each event to the controller and does nothing else. It is an event handler (`kopf.on.event`),
 of which kopf stores no progress, because what an RLJob needs follows from the stored objects and not from the event
 that arrived. So kopf writes no annotation and no finalizer; if it ever did, they would carry the name of our group.
-kopf sees no more of an RLJob than its identity (`kopf_session`).
+kopf sees no more of an RLJob than its identity (`kopf_sessions`).
 """
 
 from __future__ import annotations

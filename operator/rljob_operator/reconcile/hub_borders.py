@@ -26,9 +26,9 @@ from rljob_operator.decisions.site_buckets import SiteBucketNames, stream_of
 from rljob_operator.nats.credentials import STREAMS, Issuer, JobKeys
 from rljob_operator.nats.crossings import Crossing, job_crossing, talk_crossing
 from rljob_operator.nats.site_accounts import SiteAccounts, too_many_jobs
-from rljob_operator.reconcile.account_requests import give_account, revision_by_time
 from rljob_operator.reconcile.nats_connection import NatsConnection
 from rljob_operator.reconcile.server_storage import server_storage
+from rljob_operator.reconcile.stream_requests import give_account, revision_by_time
 
 log = logging.getLogger(__name__)
 

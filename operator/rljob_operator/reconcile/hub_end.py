@@ -116,8 +116,7 @@ class HubEnd:
             if link is None or not link.read:
                 continue
             name = child(job.metadata.name, Role.ROLLOUT, pool.name)
-            text = link.reports.entries.get(report_key((job.metadata.namespace, name)))
-            report = None if text is None else PoolReport.read(text)
+            report = PoolReport.read(link.reports.entries.get(report_key((job.metadata.namespace, name))))
             trouble = link.trouble(self._clock())
             if trouble is None and self._borders is not None:
                 trouble = self._borders.trouble(job, site)

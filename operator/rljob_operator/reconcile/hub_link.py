@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from nats.aio.client import Client
-from pydantic import ValidationError
 
 from rljob_operator.decisions.site_buckets import (
     BucketHello,
@@ -28,8 +27,8 @@ from rljob_operator.decisions.site_documents import (
     reported_namespace,
 )
 from rljob_operator.decisions.site_reports import SILENT, Agreement, SiteBeat, SiteContact
-from rljob_operator.reconcile.site_bucket import SiteBucket, create_consumer, create_mirror, create_stream
-from rljob_operator.reconcile.stream_requests import StreamRefused
+from rljob_operator.reconcile.site_bucket import SiteBucket, create_consumer, create_mirror
+from rljob_operator.reconcile.stream_requests import StreamRefused, create_stream
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +77,7 @@ class HubLink:
 
     def hear(self, data: bytes, now: datetime) -> None:
         """Take a hello of the site's."""
-        hello = BucketHello.read(data)
+        hello = BucketHello.read(data) or BucketHello()
         self._claim = self._claim.after(hello.created, now)
         if hello.created in {"", self._claim.created}:
             self._hello, self._site_release, self._last_then = hello, hello.release, self.reports.last
@@ -166,7 +165,7 @@ class HubLink:
             copied = copied_source(self.reports.config).partition(" ")[0]
             self._claim = SiteClaim(copied, now if copied else None)
         text, before = self.reports.entries.get(BEAT), self.contact
-        self.contact = before.after(None if text is None else _beat(text), now)
+        self.contact = before.after(SiteBeat.read(text), now)
         beat = self.contact.beat
         if beat is not None and self.contact.heard not in {None, before.heard}:
             if beat.pools_last >= self.pools.last or not beat.pools_last:
@@ -213,10 +212,3 @@ class HubLink:
                 f"{self.names.domain}: is it that of the site's NATS server?)"
             )
             log.warning("Site %s: %s", self.names.site, self.obstacle)
-
-
-def _beat(text: bytes) -> SiteBeat | None:
-    try:
-        return SiteBeat.model_validate_json(text)
-    except ValidationError:
-        return None

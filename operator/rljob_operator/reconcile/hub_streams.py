@@ -36,15 +36,15 @@ from rljob_operator.reconcile.job_streams import JobStreams
 from rljob_operator.reconcile.jobs_at_sites import JobsAtSites
 from rljob_operator.reconcile.nats_connection import NatsConnection
 from rljob_operator.reconcile.site_bucket import ERRORS, SiteBucket
-from rljob_operator.reconcile.site_stream_requests import (
-    consumer_copy,
+from rljob_operator.reconcile.stream_requests import (
+    consumer_state,
     create_site_consumer,
     delete_consumer,
     message_id,
     server_id,
+    stream_info,
     update_stream,
 )
-from rljob_operator.reconcile.stream_requests import stream_info
 
 log = logging.getLogger(__name__)
 
@@ -229,8 +229,8 @@ async def _join(
     hub, begun = await server_id(client), {}
     wanted = {} if report is None else report.copies
     for consumer in streams.hub_consumers():
-        held, copy = await consumer_copy(client, consumer), wanted.get(consumer.stream)
-        if copy and held != copy:
+        held, copy = await consumer_state(client, consumer), wanted.get(consumer.stream)
+        if copy and (held is None or held.copy_id != copy):
             if held is not None:
                 await delete_consumer(client, consumer.stream, consumer.definition["name"])
             await create_site_consumer(client, consumer, copy=copy)

@@ -14,8 +14,7 @@ from rljob_core.stream_names import StreamNames
 from rljob_core.weight_messages import MANIFEST, kept_keys
 from rljob_operator.decisions.joined_streams import CopyId, CopyInspection, StreamsReport
 from rljob_operator.decisions.weight_inspections import inspection, is_over, lost_at_copy
-from rljob_operator.reconcile.site_stream_requests import consumer_state, newest_sequence
-from rljob_operator.reconcile.stream_requests import ask
+from rljob_operator.reconcile.stream_requests import ask, consumer_state, newest_sequence
 
 _TOGETHER = 32
 """Requests at once."""

@@ -101,9 +101,11 @@ class JobQueues:
                 self._admissions[key] = QueueAdmission(False, "QueueUnreadable", why)
             return
         mine = self._workloads.of(key)
-        if not mine and (wrong := self._wrong(job)):  # it renders the job
-            self._admissions[key] = QueueAdmission(False, "QueueUnsupported", wrong)
-            return
+        if not mine:
+            _, _, wrong = self._resolved(job)  # it renders the job
+            if wrong:
+                self._admissions[key] = QueueAdmission(False, "QueueUnsupported", wrong)
+                return
         main = mine.get(names.workload(job.metadata.name))
         flavors = {} if main is None else await self._flavors(main)
         self._admissions[key] = admission(main, mine, job.spec.rollout.pools, queue, flavors)
@@ -153,7 +155,7 @@ class JobQueues:
         queue, mine = _label(manifest, names.QUEUE_NAME), self._workloads.of(key)
         if self._workloads.unreadable or not (queue or mine):
             return 0
-        resolved, sets = self._resolved(job)
+        resolved, sets, _ = self._resolved(job)
         ready = None if done is None else condition(done.status, "Ready")
         children = self._cache.children(key)
         state = QueuedJob(
@@ -180,25 +182,19 @@ class JobQueues:
                     raise
         return len(steps)
 
-    def _wrong(self, job: RLJob) -> str:
-        """Why the job cannot be in a queue; empty if it can, or if nothing can be made of it anyway."""
+    def _resolved(self, job: RLJob) -> tuple[ResolvedJob | None, str | None, str]:
+        """The job without an admission, the digest of its pod sets, and why it cannot be in a queue.
+
+        None for one that cannot be rendered; of one of which nothing can be made anyway, its conditions say why.
+        """
         try:
             resolved = resolve_job(job, replace(self._defaults, admission=None))
         except SpecError:
-            return ""
+            return None, None, ""
         try:
-            pod_sets(resolved)
+            return resolved, digest(pod_sets(resolved)), ""
         except SpecError as error:
-            return str(error)
-        return ""
-
-    def _resolved(self, job: RLJob) -> tuple[ResolvedJob | None, str | None]:
-        """The job without an admission, and the digest of its pod sets; None for one that cannot be rendered."""
-        try:
-            resolved = resolve_job(job, replace(self._defaults, admission=None))
-            return resolved, digest(pod_sets(resolved))
-        except SpecError:  # the job's conditions say so
-            return None, None
+            return None, None, str(error)
 
     async def _do(
         self, key: JobKey, step: QueueStep, job: QueuedJob, resolved: ResolvedJob | None, manifest: Manifest

@@ -36,7 +36,6 @@ from rljob_operator.decisions.stream_storage import (
 from rljob_operator.nats.credentials import STREAMS, Issuer, JobKeys, stream_credentials
 from rljob_operator.nats.job_accounts import connections_of, job_accounts
 from rljob_operator.nats.permissions import REPORT
-from rljob_operator.reconcile.account_requests import give_account
 from rljob_operator.reconcile.engine_loads import EngineLoads
 from rljob_operator.reconcile.hub_borders import HubBorders
 from rljob_operator.reconcile.nats_connection import NatsConnection, brief_client
@@ -50,6 +49,7 @@ from rljob_operator.reconcile.stream_requests import (
     create,
     create_queue,
     delete_streams,
+    give_account,
     limit,
     replicas_of,
     replicate,

@@ -23,8 +23,7 @@ from rljob_core.messages import STEP_METRICS, StepMetrics
 from rljob_core.ports import Channel
 from rljob_operator.cluster.kube.cache import JobKey
 from rljob_operator.decisions.job_metrics import JobMetrics, pipeline_in_force
-from rljob_operator.nats.credentials import Issuer
-from rljob_operator.nats.job_accounts import account_name
+from rljob_operator.nats.credentials import STREAMS, Issuer, JobKeys
 from rljob_operator.nats.permissions import REPORTS
 from rljob_operator.reconcile.nats_connection import NatsConnection
 
@@ -66,7 +65,7 @@ class MetricsFeed:
     def expect(self, key: JobKey, uid: str) -> None:
         """Receive the metrics of a job."""
         if self._issuer is not None:
-            self._senders[account_name(self._issuer, namespace=key[0], job=key[1], uid=uid)] = key
+            self._senders[JobKeys(self._issuer, *key, uid).account(STREAMS)] = key
 
     def metrics(self, key: JobKey) -> JobMetrics | None:
         """The newest metrics of a job; None if none have arrived."""

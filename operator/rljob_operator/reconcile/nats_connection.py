@@ -121,7 +121,9 @@ class NatsConnection:
             self._client = client = Client()
             try:
                 async with asyncio.timeout(_ATTEMPT_SECONDS):
-                    await self._connect(client)
+                    await _connect(client, self.url, self._credentials, self._authority)
+                    for subject, handle in self._subscriptions.items():
+                        await client.subscribe(subject, cb=_callback(handle))
                 self._connected()
                 await _until_lost(client)
                 self._disconnected()
@@ -130,23 +132,8 @@ class NatsConnection:
                 log.debug("nats: %r", error)
             finally:
                 self._client = None
-                with suppress(TimeoutError, OSError, nats.errors.Error):
-                    async with asyncio.timeout(_CLOSE_SECONDS):
-                        await client.close()
+                await _close(client)
             await asyncio.sleep(_RETRY_SECONDS)
-
-    async def _connect(self, client: Client) -> None:
-        await client.connect(
-            self.url.split(","),
-            user_credentials=self._credentials,
-            **tls_options(self.url, self._authority),
-            error_cb=_log_error,
-            reconnect_time_wait=1,
-            allow_reconnect=False,
-            connect_timeout=_CONNECT_SECONDS,
-        )
-        for subject, handle in self._subscriptions.items():
-            await client.subscribe(subject, cb=_callback(handle))
 
     def _connected(self) -> None:
         self._unreachable_since = None
@@ -174,19 +161,30 @@ async def brief_client(url: str, credentials: RawCredentials, authority: str) ->
     client = Client()
     try:
         async with asyncio.timeout(_ATTEMPT_SECONDS):  # see `NatsConnection.run`
-            await client.connect(
-                url.split(","),
-                user_credentials=credentials,
-                **tls_options(url, authority),
-                allow_reconnect=False,
-                connect_timeout=_CONNECT_SECONDS,
-                error_cb=_log_error,
-            )
+            await _connect(client, url, credentials, authority)
         yield client
     finally:
-        with suppress(TimeoutError, OSError, nats.errors.Error):
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                await client.close()
+        await _close(client)
+
+
+async def _connect(
+    client: Client, url: str, credentials: str | RawCredentials | None, authority: str
+) -> None:
+    await client.connect(
+        url.split(","),
+        user_credentials=credentials,
+        **tls_options(url, authority),
+        error_cb=_log_error,
+        reconnect_time_wait=1,
+        allow_reconnect=False,
+        connect_timeout=_CONNECT_SECONDS,
+    )
+
+
+async def _close(client: Client) -> None:
+    with suppress(TimeoutError, OSError, nats.errors.Error):
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await client.close()
 
 
 async def _until_lost(client: Client) -> None:

@@ -27,6 +27,7 @@ from rljob_operator import names
 from rljob_operator.backoff import Backoff
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets
+from rljob_operator.children.nats_credentials import renewed_tokens
 from rljob_operator.children.queue_admission import QueueAdmission
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.cluster.node_notices import NodeNotice
@@ -41,14 +42,18 @@ from rljob_operator.decisions.job_name import check_name
 from rljob_operator.decisions.job_rules import JobRules
 from rljob_operator.decisions.job_sites import KnownSites, with_sites
 from rljob_operator.decisions.kept_log import at_rest, kept_gang
-from rljob_operator.decisions.leaving_engines import notice_events, with_leaving_engines
+from rljob_operator.decisions.leaving_engines import (
+    notice_events,
+    shrinking,
+    with_costs,
+    with_leaving_engines,
+)
 from rljob_operator.decisions.model_downloads import held_back, with_revisions
 from rljob_operator.decisions.observe import Observed, may_be_restored, summarize
 from rljob_operator.decisions.plan import Apply, ClusterAction, plan
 from rljob_operator.decisions.pods import Trouble
 from rljob_operator.decisions.pool_status import pool_statuses
 from rljob_operator.decisions.repeated_failures import FailuresInARow, Patience, count, stuck
-from rljob_operator.decisions.scale_down import shrinking, with_costs
 from rljob_operator.decisions.scaling_status import with_scaling
 from rljob_operator.decisions.site_reports import SitePool
 from rljob_operator.decisions.status import Assessment, Phase
@@ -58,10 +63,8 @@ from rljob_operator.reconcile.gang_choice import GangChoice
 from rljob_operator.reconcile.outcome import REJECTIONS, Pass, ReconcileOutcome, rejection_reason
 from rljob_operator.reconcile.perform import perform
 from rljob_operator.reconcile.pod_controllers import PodControllers
-from rljob_operator.reconcile.policy_refusals import PolicyRefusals
 from rljob_operator.reconcile.rehearsal import Rehearsal
-from rljob_operator.reconcile.taken_names import TAKEN_SECONDS, TakenNames
-from rljob_operator.reconcile.token_renewal import renew_tokens
+from rljob_operator.reconcile.untaken_children import TAKEN_SECONDS, PolicyRefusals, TakenNames
 
 RESYNC_SECONDS = 10.0
 """Longest time between two passes, and shortest time between two updates of the metrics in the status."""
@@ -150,7 +153,7 @@ class Reconciler:
         if due:
             self._metrics_written = now
         if stalled:
-            await renew_tokens(self._cluster, self._defaults.issuer, observed, tokens)
+            await self._renew_tokens(observed, tokens)
         actions = () if stalled else await self._with_costs(job, observed, plan(observed, wanted))
         has_engines = assessment.phase in {Phase.RUNNING, Phase.STALLED}
         if has_engines:
@@ -295,6 +298,17 @@ class Reconciler:
         observed = await self._observe(job, now=self._clock())
         await perform(self._cluster, plan(observed, ()), concurrent=self._concurrent)
         return not observed.children and not observed.pods
+
+    async def _renew_tokens(self, observed: Observed, tokens: TokenTimes) -> None:
+        """Renew the NATS tokens of a job whose spec cannot be followed: the pods that it has continue."""
+        metadata = observed.job.metadata
+        found = observed.children.get(Ref("ConfigMap", metadata.namespace, names.tokens(metadata.name)))
+        if found is None or self._defaults.issuer is None:
+            return
+        wanted = renewed_tokens(observed.job, found, self._defaults.issuer, expires=tokens.expires)
+        due = [action for action in plan(observed, [wanted]) if isinstance(action, Apply)]
+        with suppress(Refused, Rejected, NameTaken):  # the job's status says what keeps it from continuing
+            await perform(self._cluster, due, concurrent=False)
 
     async def _with_costs(
         self, job: RLJob, observed: Observed, actions: Sequence[ClusterAction]

@@ -1,12 +1,16 @@
-"""How the operator of a site reaches the streams of jobs: where a server authenticates nobody, or in their accounts."""
+"""How the operator of a site reaches the streams of jobs: where a server authenticates nobody, or in their accounts.
+
+`OpenSite` and `BorderSite` have the same methods. Whatever is asked of a server raises `StreamRefused`, `OSError` or an
+error of nats-py if it does not do it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Any, Protocol
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import nats.errors
 from nats.aio.client import Client, RawCredentials
@@ -20,49 +24,20 @@ from rljob_operator.nats.credentials import STREAMS, Issuer, JobKeys, stream_cre
 from rljob_operator.nats.crossings import Crossing, job_crossing, talk_crossing
 from rljob_operator.nats.job_accounts import job_accounts
 from rljob_operator.nats.site_accounts import SiteAccounts, too_many_jobs
-from rljob_operator.reconcile.account_requests import give_account, revision_by_time
 from rljob_operator.reconcile.nats_connection import NatsConnection, brief_client
 from rljob_operator.reconcile.server_storage import server_storage
-from rljob_operator.reconcile.site_stream_requests import copy_of
-from rljob_operator.reconcile.stream_requests import StreamRefused, ask, delete_streams, stream_info
+from rljob_operator.reconcile.stream_requests import (
+    StreamRefused,
+    ask,
+    copy_of,
+    delete_streams,
+    give_account,
+    revision_by_time,
+    stream_info,
+)
 
 _CONNECTIONS = 16_384
 """Of a job's engines at a site at once; the hub bounds the replicas of its pools."""
-
-
-class SiteAccess(Protocol):
-    """What differs between the two."""
-
-    async def ready(self) -> None:
-        """Let what does not belong to a job exist.
-
-        Raises:
-            StreamRefused, TimeoutError, OSError, nats.errors.Error: the server does not do what it is asked.
-        """
-
-    def talk(self) -> NatsConnection:
-        """The connection through which the operator talks with the hub's."""
-
-    def remember(self, job: JobUid, streams: SiteStreams) -> None:
-        """A job was admitted before this process was started."""
-
-    async def admit(self, job: JobUid, streams: SiteStreams, generation: int = 0) -> None:
-        """Let a job have what its streams are in, and let them cross the border. Raises: see `ready`.
-
-        `generation` is that of the credentials of its roles.
-        """
-
-    def client(self, job: JobUid) -> AbstractAsyncContextManager[Client]:
-        """A client that may create and change a job's streams. Raises: see `ready`."""
-
-    async def jobs(self) -> set[JobUid]:
-        """The jobs that this operator has let in, as far as the server says so. Raises: see `ready`."""
-
-    async def remove(self, job: JobUid) -> None:
-        """Delete all that the server has of a job. Raises: see `ready`."""
-
-    async def aclose(self) -> None:
-        """End what this has begun."""
 
 
 class OpenSite:
@@ -76,25 +51,28 @@ class OpenSite:
         self._connection = connection
 
     async def ready(self) -> None:
-        """Nothing has to exist."""
+        """Let what does not belong to a job exist: here, nothing has to."""
 
     def talk(self) -> NatsConnection:
-        """The only connection."""
+        """The connection through which the operator talks with the hub's: here, the only one."""
         return self._connection
 
     def remember(self, job: JobUid, streams: SiteStreams) -> None:
-        """See `SiteAccess`."""
+        """A job was admitted before this process was started."""
 
     async def admit(self, job: JobUid, streams: SiteStreams, generation: int = 0) -> None:
-        """Nothing has to exist."""
+        """Let a job have what its streams are in, and let them cross the border.
+
+        `generation` is that of the credentials of its roles.
+        """
 
     @asynccontextmanager
     async def client(self, job: JobUid) -> AsyncIterator[Client]:  # noqa: ARG002
-        """That of the only connection."""
+        """A client that may create and change a job's streams."""
         yield self._connection.connected_client()
 
     async def jobs(self) -> set[JobUid]:
-        """See `SiteAccess`."""
+        """The jobs that this operator has let in, as far as the server says so."""
         client, found = self._connection.connected_client(), list[str]()
         while True:
             body = json.dumps({"offset": len(found)}).encode()
@@ -114,14 +92,14 @@ class OpenSite:
         return made
 
     async def remove(self, job: JobUid) -> None:
-        """See `SiteAccess`."""
+        """Delete all that the server has of a job."""
         names = StreamNames.of_job(namespace=job[0], job=job[1], uid=job[2])
         last = _work_of(job)  # by which `jobs` finds what is left if a request fails
         streams = [*(name for name in names.all_streams if name != last), last]
         await delete_streams(self._connection.connected_client(), streams)
 
     async def aclose(self) -> None:
-        """The connection is another one's."""
+        """End what this has begun: the connection is another one's."""
 
 
 class BorderSite:
@@ -147,7 +125,7 @@ class BorderSite:
         self._admitted: dict[JobUid, tuple[int, Crossing, int]] = {}
 
     async def ready(self) -> None:
-        """Let the border exist, and the account through which the operators talk. Raises: see `SiteAccess`."""
+        """Let the border exist, and the account through which the operators talk."""
         if self._running is None:
             self._running = asyncio.create_task(self._talk.run())
         system, number = self._connection.connected_client(), self._connection.connections
@@ -163,15 +141,15 @@ class BorderSite:
         self._ready = number
 
     def talk(self) -> NatsConnection:
-        """See `SiteAccess`."""
+        """See `OpenSite`."""
         return self._talk
 
     def remember(self, job: JobUid, streams: SiteStreams) -> None:
-        """See `SiteAccess`: the first token of the border lets it through."""
+        """See `OpenSite`: the first token of the border lets it through."""
         self._through[job] = job_crossing(streams)
 
     async def admit(self, job: JobUid, streams: SiteStreams, generation: int = 0) -> None:
-        """See `SiteAccess`."""
+        """See `OpenSite`."""
         system, crossing = self._connection.connected_client(), job_crossing(streams)
         wanted = self._connection.connections, crossing, generation
         if self._admitted.get(job) == wanted:
@@ -198,7 +176,7 @@ class BorderSite:
 
     @asynccontextmanager
     async def client(self, job: JobUid) -> AsyncIterator[Client]:
-        """See `SiteAccess`."""
+        """See `OpenSite`."""
         credentials = RawCredentials(stream_credentials(self._keys(job), at_site=True))
         async with brief_client(self._connection.url, credentials, self._issuer.trusted) as client:
             yield client
@@ -208,7 +186,7 @@ class BorderSite:
         return set(self._through)
 
     async def remove(self, job: JobUid) -> None:
-        """See `SiteAccess`."""
+        """See `OpenSite`."""
         system = self._connection.connected_client()
         self._admitted.pop(job, None)
         if job in self._through:
@@ -241,6 +219,9 @@ class BorderSite:
         if len(token) > system.max_payload:
             raise StreamRefused(too_many_jobs(self._accounts.site, system.max_payload))
         await give_account(system, token)
+
+
+SiteAccess = OpenSite | BorderSite
 
 
 def _work_of(job: JobUid) -> str:

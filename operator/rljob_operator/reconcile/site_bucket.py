@@ -19,10 +19,10 @@ from rljob_operator.reconcile.stream_requests import (
     TIMEOUT_SECONDS,
     StreamRefused,
     ask,
+    create_stream,
     delete_streams,
     reason_of,
     stream_info,
-    stream_request,
 )
 
 _BATCH = 256
@@ -180,19 +180,6 @@ class SiteBucket:
             await subscription.unsubscribe()
 
 
-async def create_stream(client: Client, definition: Mapping[str, Any]) -> None:
-    """Create a stream; one of its name that exists stays as it is.
-
-    Raises:
-        StreamRefused: the server does not create it.
-    """
-    if await stream_info(client, definition["name"]) is not None:
-        return
-    answer = await stream_request(client, "CREATE", definition["name"], definition)
-    if (error := answer.get("error")) is not None:
-        raise StreamRefused(f"the stream {definition['name']} cannot be created: {reason_of(error)}")
-
-
 async def create_mirror(
     client: Client, mirror: SiteBucket, definition: Definition, hello: BucketHello, *, last: int
 ) -> bool:
@@ -203,9 +190,6 @@ async def create_mirror(
         definition: of its stream.
         hello: the newest that the other side has said of the original.
         last: the newest sequence of the mirror, when that came.
-
-    Raises:
-        StreamRefused, TimeoutError, nats.errors.Error: the server does not do what it is asked.
     """
     if mirror.config:
         if not is_outdated(mirror.config, definition, last=last, hello=hello):
@@ -262,11 +246,7 @@ def _refusal(answer: bytes) -> str:
 
 
 async def create_consumer(client: Client, bucket: str, definition: Definition) -> None:
-    """Create the durable consumer of a bucket's stream; of one that exists, nothing but its rate is changed.
-
-    Raises:
-        StreamRefused: the server does not create it.
-    """
+    """Create the durable consumer of a bucket's stream; of one that exists, nothing but its rate is changed."""
     stream, name = stream_of(bucket), definition["name"]
     try:
         found = await ask(client, f"$JS.API.CONSUMER.INFO.{stream}.{name}", b"{}")

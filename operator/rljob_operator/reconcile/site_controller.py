@@ -8,45 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
-
-from tenacity import retry, retry_if_exception_type, wait_exponential
 
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.kube.api import KubeApi
-from rljob_operator.cluster.kube.cache import JobKey, KubeCache, job_key
-from rljob_operator.cluster.kube.cluster import SITE_KINDS, KubeCluster
+from rljob_operator.cluster.kube.cache import JobKey, job_key
+from rljob_operator.cluster.kube.cluster import SITE_KINDS
 from rljob_operator.cluster.kube.errors import ApiError
-from rljob_operator.cluster.kube.node_watch import NodeWatch
-from rljob_operator.cluster.kube.watch import ChildWatches
-from rljob_operator.cluster.port import Manifest
 from rljob_operator.decisions.joined_streams import read_orders
 from rljob_operator.decisions.ownership import is_site_pool
-from rljob_operator.decisions.site_capacity import capacity_of
 from rljob_operator.decisions.site_documents import PoolAddress, WantedPools
 from rljob_operator.decisions.site_plan import documents_of, jobs_of
-from rljob_operator.decisions.site_reports import PoolReport
-from rljob_operator.decisions.stall import stall_of
-from rljob_operator.decisions.watch_liveness import WatchLiveness
+from rljob_operator.decisions.site_reports import PoolReport, capacity_of
 from rljob_operator.reconcile.nats_connection import NatsConnection
+from rljob_operator.reconcile.reconcile_loop import RESYNC_SECONDS, UNSETTLED_SECONDS, ReconcileLoop
 from rljob_operator.reconcile.site_access import BorderSite, OpenSite, SiteAccess
 from rljob_operator.reconcile.site_bucket import ERRORS
 from rljob_operator.reconcile.site_end import SiteEnd
 from rljob_operator.reconcile.site_job_streams import SiteJobStreams
 from rljob_operator.reconcile.site_pools import SitePools
-from rljob_operator.reconcile.work_queue import WorkQueue
 from rljob_operator.telemetry import OperatorMetrics
 
 log = logging.getLogger(__name__)
 
 _TALK_SECONDS = 1.0
 _COUNT_SECONDS = 60.0
-_IMMEDIATE_PASSES = 3  # in a row; if there are more, another program may be changing the same field
-_UNSETTLED_SECONDS, _RESYNC_SECONDS = 30.0, 300.0
 
 
-class SiteController:
+class SiteController(ReconcileLoop):
     """Reconciles every pool that the hub lets a site run.
 
     Args:
@@ -60,6 +49,8 @@ class SiteController:
         workers: number of jobs that are reconciled at once.
     """
 
+    _what = "pool"
+
     def __init__(
         self,
         api: KubeApi,
@@ -72,58 +63,32 @@ class SiteController:
         namespaces: Sequence[str] = (),
         workers: int = 8,
     ) -> None:
+        super().__init__(
+            api,
+            telemetry,
+            kinds=SITE_KINDS,
+            notice_taints=notice_taints,
+            namespaces=namespaces,
+            workers=workers,
+        )
         self._site = site
         self._connection = connection
-        self._telemetry = telemetry
-        self._cache = KubeCache()
-        self._liveness = WatchLiveness()
-        cluster = KubeCluster(
-            api, self._cache, wrote=lambda kind: self._liveness.wrote(kind, time.monotonic())
-        )
         self._api = api
         self._reads_nodes = bool(notice_taints)
-        self._nodes = NodeWatch(api, notice_taints)
-        self._nodes.on_notice = self._on_notice
-        self._pools = SitePools(cluster, defaults, site, notices=lambda: self._nodes.notices)
-        self._watches = ChildWatches(
-            api,
-            self._cache,
-            namespaces or ("",),
-            seen=self._seen,
-            kinds=SITE_KINDS,
-            unreachable=lambda: self._liveness.excuse(time.monotonic()),
-        )
+        self._pools = SitePools(self._cluster, defaults, site, notices=lambda: self._nodes.notices)
         issuer = defaults.issuer
         self._access: SiteAccess = (
             OpenSite(connection) if issuer is None else BorderSite(connection, issuer, site)
         )
         self._end = SiteEnd(site, self._access.talk())
         self._streams = SiteJobStreams(site, self._access)
-        self._queue: WorkQueue[JobKey] = WorkQueue(self._reconcile, failed=self._failed, workers=workers)
         self._wanted: WantedPools | None = None
         self._told: dict[JobKey, dict[PoolAddress, PoolReport]] = {}
-        self._busy: dict[JobKey, int] = {}
-        """Number of passes in a row, by job, that had something to do."""
-        self._beat = time.monotonic()
 
     @property
     def ready(self) -> bool:
         """Whether the objects of the cluster have been read."""
-        return self._cache.filled
-
-    def stalled(self) -> str:
-        """Why this process should be restarted; empty if it works."""
-        return stall_of(
-            "pool",
-            beat=self._beat,
-            oldest=self._queue.oldest,
-            watches=self._liveness,
-            now=time.monotonic(),
-        )
-
-    def refresh_metrics(self) -> None:
-        """Update the gauges of the operator's own metrics."""
-        self._telemetry.set_queue(len(self._queue), self._queue.oldest, len(self._cache))
+        return self.cache.filled
 
     async def run(self) -> None:
         """Reconcile until cancelled, after all existing objects have been read."""
@@ -140,15 +105,6 @@ class SiteController:
         finally:
             await self._access.aclose()
 
-    @retry(retry=retry_if_exception_type(ApiError), wait=wait_exponential(0.2, max=10.0))
-    async def _read_children(self) -> None:
-        await self._watches.read()
-
-    async def _heartbeat(self) -> None:
-        while True:
-            self._beat = time.monotonic()
-            await asyncio.sleep(1.0)
-
     async def _count_nodes(self) -> None:
         while True:
             try:
@@ -156,10 +112,6 @@ class SiteController:
             except ApiError as error:
                 log.debug("nodes cannot be read: %s", error)
             await asyncio.sleep(_COUNT_SECONDS)
-
-    def _on_notice(self, node: str) -> None:
-        for key in self._cache.jobs_on(node):
-            self._queue.mark(key, urgent=True, after=0.0)
 
     # ------------------------------------------------------------------------------------------ the hub
 
@@ -205,21 +157,11 @@ class SiteController:
 
     def _jobs_here(self) -> set[JobKey]:
         """The jobs of which this cluster has pools of this site."""
-        pools = filter(None, map(self._cache.read, self._cache.versions("RolloutPool")))
+        pools = filter(None, map(self.cache.read, self.cache.versions("RolloutPool")))
         found = (job_key(pool) for pool in pools if is_site_pool(pool, self._site))
         return {key for key in found if key is not None}
 
     # ------------------------------------------------------------------------------------------ the cluster
-
-    def _seen(self, kind: str | None, manifest: Manifest) -> None:
-        if (key := job_key(manifest)) is None:
-            return
-        self._liveness.saw(manifest["kind"])
-        if kind == "DELETED":
-            self._cache.remove(manifest)
-        elif not self._cache.put(manifest):
-            return
-        self._queue.mark(key)
 
     async def _reconcile(self, key: JobKey) -> float | None:
         wanted = self._wanted
@@ -229,24 +171,13 @@ class SiteController:
             self._told.pop(key, None)
             self._busy.pop(key, None)
             return None
-        began, result = time.perf_counter(), "error"
-        try:
+        with self._timed():
             changes, self._told[key] = await self._pools.reconcile(
                 key, wanted, problem=self._streams.problem(key)
             )
-            result = "success"
-        finally:
-            self._telemetry.reconcile.labels(result).observe(time.perf_counter() - began)
-        self._busy[key] = self._busy.get(key, 0) + 1 if changes else 0
-        if 0 < self._busy[key] <= _IMMEDIATE_PASSES:
-            return 0.0  # what was just made lets more be made, and no event reports it
+        if self._goes_on(key, busy=bool(changes)):
+            return 0.0
         ready = not changes and all(
             r.conditions and r.conditions[0].status == "True" for r in self._told[key].values()
         )
-        return _RESYNC_SECONDS if ready else _UNSETTLED_SECONDS
-
-    def _failed(self, key: JobKey, error: Exception) -> None:
-        if isinstance(error, ApiError):
-            log.warning("%s: the API server: %s", "/".join(key), error)
-        else:
-            log.error("%s: the reconcile failed", "/".join(key), exc_info=error)
+        return RESYNC_SECONDS if ready else UNSETTLED_SECONDS

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
@@ -42,44 +42,11 @@ from rljob_operator.decisions.site_documents import (
 )
 from rljob_operator.decisions.site_reports import PoolReport, SiteBeat
 from rljob_operator.reconcile.nats_connection import NatsConnection
-from rljob_operator.reconcile.site_bucket import SiteBucket, create_consumer, create_mirror, create_stream
-from rljob_operator.reconcile.stream_requests import ask, delete_streams
+from rljob_operator.reconcile.site_bucket import SiteBucket, create_consumer, create_mirror
+from rljob_operator.reconcile.stream_requests import ask, create_stream, delete_streams
 from rljob_operator.release import RELEASE
 
 _WORK_QUEUE = "workqueue"
-
-
-@dataclass(frozen=True, slots=True)
-class SiteBacklog:
-    """What waits.
-
-    Attributes:
-        outbox_bytes: in streams from which the hub takes: work queues, of which what was taken is deleted.
-        mirror_lag: messages of the hub that mirrors and sourcing streams of the site lack.
-    """
-
-    outbox_bytes: int = 0
-    mirror_lag: int = 0
-
-
-async def read_backlog(client: Client) -> SiteBacklog:
-    """Ask the server.
-
-    Raises:
-        StreamRefused, TimeoutError, nats.errors.Error: the server does not say.
-    """
-    outbox, lag, offset = 0, 0, 0
-    while True:
-        page = await ask(client, "$JS.API.STREAM.LIST", json.dumps({"offset": offset}).encode())
-        streams = page.get("streams") or []
-        for info in streams:
-            upstream = [info["mirror"]] if info.get("mirror") else info.get("sources") or []
-            lag += sum(int(source.get("lag", 0)) for source in upstream)
-            if info["config"]["retention"] == _WORK_QUEUE and not upstream:
-                outbox += int(info["state"]["bytes"])
-        offset += len(streams)
-        if not streams or offset >= int(page.get("total", 0)):
-            return SiteBacklog(outbox, lag)
 
 
 log = logging.getLogger(__name__)
@@ -258,22 +225,22 @@ class SiteEnd:
         await self._reports.read(client)  # what was just written
         hello = self._reports.hello(again=self._again, release=self._release)
         await client.publish(hello_from_site(self._site), hello.model_dump_json().encode())
-        backlog = await read_backlog(client)
+        outbox_bytes, mirror_lag = await _backlog(client)
         beat = SiteBeat(
             number=time.time_ns(),
             pools="" if wanted is None else wanted.content,
             pools_last=self._pools.last,
             hub_heard=0.0 if self._hub_heard is None else self._hub_heard.timestamp(),
             reports=self._reports.content,
-            outbox_bytes=backlog.outbox_bytes,
-            mirror_lag=backlog.mirror_lag,
+            outbox_bytes=outbox_bytes,
+            mirror_lag=mirror_lag,
             capacity=dict(self.capacity),
         )
         await self._reports.put(client, BEAT, beat.model_dump_json().encode())
         self._next_beat = time.monotonic() + _BEAT_SECONDS
 
     def _on_hello(self, _subject: str, data: bytes) -> None:
-        self._hello, self._last_then = BucketHello.read(data), self._pools.last
+        self._hello, self._last_then = BucketHello.read(data) or BucketHello(), self._pools.last
         self._hub_heard = self._clock()
         self._listening = self._connection.connections, self._monotonic()
 
@@ -285,3 +252,23 @@ def _heard_before(reports: Mapping[str, bytes], now: datetime) -> datetime:
     except (ValidationError, ValueError, OverflowError, OSError):
         return now
     return min(heard, now) if heard.timestamp() else now
+
+
+async def _backlog(client: Client) -> tuple[int, int]:
+    """What waits at the site's server.
+
+    That is bytes in streams from which the hub takes (work queues, of which what was taken is deleted), and messages of
+    the hub that mirrors and sourcing streams of the site lack.
+    """
+    outbox, lag, offset = 0, 0, 0
+    while True:
+        page = await ask(client, "$JS.API.STREAM.LIST", json.dumps({"offset": offset}).encode())
+        streams = page.get("streams") or []
+        for info in streams:
+            upstream = [info["mirror"]] if info.get("mirror") else info.get("sources") or []
+            lag += sum(int(source.get("lag", 0)) for source in upstream)
+            if info["config"]["retention"] == _WORK_QUEUE and not upstream:
+                outbox += int(info["state"]["bytes"])
+        offset += len(streams)
+        if not streams or offset >= int(page.get("total", 0)):
+            return outbox, lag

@@ -27,17 +27,21 @@ from rljob_operator.decisions.site_plan import JobAddress
 from rljob_operator.decisions.weight_inspections import versions_at_copy
 from rljob_operator.reconcile.inspected_weights import count_weights
 from rljob_operator.reconcile.site_access import SiteAccess
-from rljob_operator.reconcile.site_bucket import ERRORS, create_stream
-from rljob_operator.reconcile.site_stream_requests import (
+from rljob_operator.reconcile.site_bucket import ERRORS
+from rljob_operator.reconcile.stream_requests import (
+    ask,
     consumer_state,
     copy_of,
     create_site_consumer,
+    create_stream,
     delete_confirmed,
     delete_consumer,
+    delete_streams,
+    limit,
     message_id,
     server_id,
+    stream_info,
 )
-from rljob_operator.reconcile.stream_requests import ask, delete_streams, limit, stream_info
 
 log = logging.getLogger(__name__)
 

@@ -1,23 +1,20 @@
 """`SiteWatch` knows the cluster's Sites. It reads and watches them once it is told to.
 
-An operator of single namespaces reads them when a job names one: until then it makes no request about them, and needs
-no right to.
+An operator of single namespaces reads them when a job names one.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable
 
 from pydantic import ValidationError
 
 from rljob_core.spec import Site
 from rljob_operator.backoff import Backoff
 from rljob_operator.cluster.kube.api import KubeApi
-from rljob_operator.cluster.kube.errors import ApiError
-from rljob_operator.cluster.kube.watch import KindWatch
-from rljob_operator.cluster.port import Manifest, Ref
+from rljob_operator.cluster.kube.watch import OptionalWatch
+from rljob_operator.cluster.port import Manifest
 from rljob_operator.decisions.job_sites import KnownSites
 
 log = logging.getLogger(__name__)
@@ -31,7 +28,7 @@ _WORDS = {
 }
 
 
-class SiteWatch:
+class SiteWatch(OptionalWatch):
     """The Sites of a cluster.
 
     Args:
@@ -40,34 +37,16 @@ class SiteWatch:
     """
 
     def __init__(self, api: KubeApi, *, changed: Callable[[], None]) -> None:
+        super().__init__(api, "Site", [""], selector="", words=_WORDS, readable=changed, backoff=_BACKOFF)
         self._changed = changed
         self._manifests: dict[str, Manifest] = {}
         self._sites: dict[str, Site] = {}
         self._faulty: dict[str, str] = {}
-        self._unreadable = ""
-        self._wanted = asyncio.Event()
-        self._read = False
-        self._reading = asyncio.Lock()
-        self._watch = KindWatch(
-            api,
-            "Site",
-            "",
-            selector="",
-            seen=self._seen,
-            unlisted=self._unlisted,
-            failed=self._failed,
-            backoff=_BACKOFF,
-        )
 
     @property
     def known(self) -> KnownSites:
         """The Sites as they were read last, and what is wrong with those that this release cannot read."""
-        return KnownSites(dict(self._sites), self._unreadable, dict(self._faulty))
-
-    @property
-    def are_read(self) -> bool:
-        """Whether the Sites have been read, or could not be."""
-        return self._read
+        return KnownSites(dict(self._sites), self.unreadable, dict(self._faulty))
 
     def manifests(self) -> dict[str, Manifest]:
         """The Sites as the API server has them, by name."""
@@ -76,32 +55,10 @@ class SiteWatch:
     def take(self, manifest: Manifest) -> None:
         """Take in what a write returned."""
         if manifest["metadata"]["name"] in self._manifests:
-            self._put(manifest)
+            self.put(manifest)
 
-    async def read(self) -> None:
-        """Read all Sites for the first time, and let `run` follow them; from then on this does nothing.
-
-        Raises:
-            ApiError: the API server does not answer.
-        """
-        async with self._reading:
-            if self._read:
-                return
-            try:
-                await self._watch.read(self._put)
-            except ApiError as error:
-                if error.status not in _WORDS:
-                    raise
-                self._unreadable = _WORDS[error.status]
-            self._read = True
-            self._wanted.set()
-
-    async def run(self) -> None:
-        """Follow the Sites once they have been read; returns only when cancelled."""
-        await self._wanted.wait()
-        await self._watch.follow()
-
-    def _put(self, manifest: Manifest) -> None:
+    def put(self, manifest: Manifest) -> None:
+        """Take in a Site; of one that this release cannot read, what is wrong with it."""
         name = manifest["metadata"]["name"]
         before = self._manifests.get(name)
         self._manifests[name] = manifest
@@ -126,20 +83,12 @@ class SiteWatch:
             self._forget(name)
             self._changed()
             return
-        self._put(manifest)
+        self.put(manifest)
         if before is None or before["spec"] != manifest["spec"]:
             self._changed()
 
-    def _unlisted(self, there: Set[Ref], _version: str) -> Iterable[Manifest]:
-        if self._unreadable:
-            self._unreadable = ""
-            self._changed()
-        return [manifest for manifest in self._manifests.values() if Ref.of(manifest) not in there]
-
-    def _failed(self, error: ApiError) -> None:
-        if error.status in _WORDS and self._unreadable != _WORDS[error.status]:
-            self._unreadable = _WORDS[error.status]
-            self._changed()
+    def _known(self) -> Iterable[Manifest]:
+        return list(self._manifests.values())
 
 
 def _site(manifest: Manifest) -> Site:

@@ -1,22 +1,17 @@
-"""`WorkloadWatch` knows the Workloads of all jobs; it reads and watches them once a job names a queue.
-
-So an operator whose jobs name none makes no request about them, and needs no right to.
-"""
+"""`WorkloadWatch` knows the Workloads of all jobs; it reads and watches them once a job names a queue."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from rljob_operator import names
 from rljob_operator.backoff import Backoff
 from rljob_operator.cluster.kube.api import KubeApi
 from rljob_operator.cluster.kube.cache import JobKey, job_key
-from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.kinds import QUEUED
-from rljob_operator.cluster.kube.watch import KindWatch
-from rljob_operator.cluster.port import Manifest, Ref, controller
+from rljob_operator.cluster.kube.watch import OptionalWatch
+from rljob_operator.cluster.port import Manifest, controller
 
 _FORBIDDEN, _UNKNOWN = 403, 404
 _BACKOFF = Backoff(first=0.5, last=30.0)
@@ -30,7 +25,7 @@ _WORDS = {
 _NONE: Mapping[str, Manifest] = MappingProxyType({})
 
 
-class WorkloadWatch:
+class WorkloadWatch(OptionalWatch):
     """The Workloads of jobs.
 
     Args:
@@ -38,9 +33,6 @@ class WorkloadWatch:
         namespaces: the watched namespaces; `""` for all.
         changed: called with each job whose Workloads have changed.
         readable: called when they become readable or unreadable.
-
-    Attributes:
-        unreadable: why they cannot be read; empty if they can.
     """
 
     def __init__(
@@ -51,50 +43,21 @@ class WorkloadWatch:
         changed: Callable[[JobKey], None],
         readable: Callable[[], None],
     ) -> None:
+        super().__init__(
+            api,
+            QUEUED,
+            namespaces,
+            selector=names.LABEL_JOB,
+            words=_WORDS,
+            readable=readable,
+            backoff=_BACKOFF,
+        )
         self._changed = changed
-        self._readable = readable
-        self.unreadable = ""
         self._workloads: dict[JobKey, dict[str, Manifest]] = {}
-        self._read = False
-        self._reading = asyncio.Lock()
-        self._wanted = asyncio.Event()
-        self._watches = [
-            KindWatch(
-                api, QUEUED, namespace, selector=names.LABEL_JOB,
-                seen=self._seen, unlisted=self._unlisted, failed=self._failed, backoff=_BACKOFF,
-            )
-            for namespace in namespaces
-        ]  # fmt: skip
 
     def of(self, key: JobKey) -> Mapping[str, Manifest]:
         """A job's Workloads, by name."""
         return self._workloads.get(key, _NONE)
-
-    async def read(self) -> None:
-        """Read all Workloads for the first time, and let `run` follow them; from then on this does nothing.
-
-        Raises:
-            ApiError: the API server does not answer.
-        """
-        async with self._reading:
-            if self._read:
-                return
-            try:
-                for watch in self._watches:
-                    await watch.read(self.put)
-            except ApiError as error:
-                if error.status not in _WORDS:
-                    raise
-                self.unreadable = _WORDS[error.status]
-            self._read = True
-            self._wanted.set()
-
-    async def run(self) -> None:
-        """Follow the Workloads once they have been read; returns only when cancelled."""
-        await self._wanted.wait()
-        async with asyncio.TaskGroup() as group:
-            for watch in self._watches:
-                group.create_task(watch.follow())
 
     def put(self, manifest: Manifest) -> None:
         """Take in a Workload; one that has a job's label and no RLJob as its controller is somebody else's."""
@@ -118,14 +81,5 @@ class WorkloadWatch:
             self.put(manifest)
         self._changed(key)
 
-    def _unlisted(self, there: Set[Ref], _version: str) -> Iterable[Manifest]:
-        if self.unreadable:
-            self.unreadable = ""
-            self._readable()
-        known = [found for mine in self._workloads.values() for found in mine.values()]
-        return [manifest for manifest in known if Ref.of(manifest) not in there]
-
-    def _failed(self, error: ApiError) -> None:
-        if error.status in _WORDS and self.unreadable != _WORDS[error.status]:
-            self.unreadable = _WORDS[error.status]
-            self._readable()
+    def _known(self) -> Iterable[Manifest]:
+        return [found for mine in self._workloads.values() for found in mine.values()]

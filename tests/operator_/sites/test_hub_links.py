@@ -21,7 +21,7 @@ from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.port import Ref
 from rljob_operator.decisions.site_buckets import BucketHello, SiteBucketNames, bucket_definition
 from rljob_operator.decisions.site_reports import PoolReport
-from rljob_operator.reconcile.site_bucket import create_stream
+from rljob_operator.reconcile.stream_requests import create_stream
 
 POOL = Ref("RolloutPool", "default", DEPLOYMENT.name)
 

@@ -29,8 +29,8 @@ from rljob_operator.decisions.joined_streams import read_orders
 from rljob_operator.nats.credentials import STREAMS, Issuer, JobKeys, job_token, secret_credentials
 from rljob_operator.nats.job_accounts import job_accounts
 from rljob_operator.nats.permissions import Holder
-from rljob_operator.reconcile.site_bucket import ERRORS, create_stream
-from rljob_operator.reconcile.stream_requests import StreamRefused, ask
+from rljob_operator.reconcile.site_bucket import ERRORS
+from rljob_operator.reconcile.stream_requests import StreamRefused, ask, create_stream
 from rljob_runtime.messaging.nats.store import NatsStore
 
 pytestmark = pytest.mark.timeout(600)

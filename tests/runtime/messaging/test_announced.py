@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rljob_runtime.messaging.nats.announced import Announced
 from rljob_runtime.messaging.nats.client import Received
+from rljob_runtime.messaging.nats.reader import Announced
 
 
 def told(announced: Announced, *sequences: int, size: int = 10) -> None:

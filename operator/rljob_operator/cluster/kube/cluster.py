@@ -16,7 +16,6 @@ from rljob_operator.cluster.gang_kinds import QUALIFIED_GANG_KINDS, GangKind
 from rljob_operator.cluster.kube.api import KubeApi
 from rljob_operator.cluster.kube.cache import MOST_JOB_BYTES, JobKey, KubeCache
 from rljob_operator.cluster.kube.errors import ApiError
-from rljob_operator.cluster.kube.event_manifest import event_manifest
 from rljob_operator.cluster.kube.gang_objects import GangObjects
 from rljob_operator.cluster.kube.kinds import KINDS, QUEUED
 from rljob_operator.cluster.port import (
@@ -41,6 +40,7 @@ the objects of gangs see `gang_objects`."""
 SITE_KINDS = tuple(kind for kind in CHILD_KINDS if kind not in {"Job", "Service"})
 """Those of them that the operator of a site makes, or that controllers make for it."""
 _CONFLICT = 409
+_EVENT_SOURCE = "rljob-operator"
 _LEAST: Manifest = {
     "steps": 1,
     "model": {"uri": "/none"},
@@ -259,7 +259,7 @@ class KubeCluster:
 
     async def event(self, job: RLJob, event: Event) -> None:
         """Record an event about the RLJob."""
-        await self._api.create(event_manifest(job, event, datetime.now(UTC)))
+        await self._api.create(_event_manifest(job, event, datetime.now(UTC)))
 
     async def event_of(self, key: JobKey, event: Event) -> None:
         """Record an event about the RLJob of that name, if there is one; one that is refused is passed over."""
@@ -345,6 +345,32 @@ def _body(manifest: Manifest, spec: Manifest) -> Manifest:
         "kind": manifest["kind"],
         "spec": spec,
         "metadata": metadata,
+    }
+
+
+def _event_manifest(job: RLJob, event: Event, now: datetime) -> Manifest:
+    """The Event, as it is created at the time `now`, which is in UTC."""
+    time = now.isoformat(timespec="seconds").replace("+00:00", "Z")
+    message = f"{event.about}: {event.message}" if event.about else event.message
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{job.metadata.name}.", "namespace": job.metadata.namespace},
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": "RLJob",
+            "name": job.metadata.name,
+            "namespace": job.metadata.namespace,
+            "uid": job.metadata.uid,
+        },
+        "type": event.type,
+        "reason": event.reason,
+        "message": message[:1024],
+        "source": {"component": _EVENT_SOURCE},
+        "reportingComponent": _EVENT_SOURCE,
+        "firstTimestamp": time,
+        "lastTimestamp": time,
+        "count": 1,
     }
 
 

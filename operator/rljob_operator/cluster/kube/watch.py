@@ -1,5 +1,7 @@
 """`KindWatch` lists one kind of object once and then watches it; `ChildWatches` does so with all kinds of children.
 
+`OptionalWatch` does so once it is told to: until then the operator makes no request about the kind, and needs no right.
+
 kopf does not watch them, because a job of ten pods makes a hundred events, and all that an event has to do is to update
 a cache and to mark jobs for a reconcile. After a watch was interrupted for so long that the API server no longer knows
 its resource version, `KindWatch` lists again and reports the objects that were deleted meanwhile.
@@ -9,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence, Set
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 
 from rljob_operator.backoff import Backoff
@@ -63,15 +66,12 @@ class KindWatch:
         self._backoff = backoff
         self._version = ""
 
-    async def read(self, take: Callable[[Manifest], object]) -> None:
-        """List all objects, without calling `seen`.
+    async def read(self, take: Callable[[Manifest], object]) -> tuple[set[Ref], str]:
+        """Take all objects of a list, without calling `seen`; returns their addresses and the list's version.
 
         Raises:
             ApiError: they cannot be listed.
         """
-        await self._list(take)
-
-    async def _list(self, take: Callable[[Manifest], object]) -> tuple[set[Ref], str]:
         there: set[Ref] = set()
         version = ""
         async for page in self._api.pages(self._kind, self._namespace, self._selector):
@@ -111,7 +111,7 @@ class KindWatch:
 
     async def _read_again(self) -> None:
         """List again, and report as deleted what is known and the list has not."""
-        there, version = await self._list(partial(self._seen, "ADDED"))
+        there, version = await self.read(partial(self._seen, "ADDED"))
         for manifest in self._unlisted(there, version):
             self._hand(partial(self._seen, "DELETED"), manifest)
 
@@ -121,6 +121,100 @@ class KindWatch:
             take(manifest)
         except Exception:
             log.exception("%s cannot be read", Ref.of(manifest))
+
+
+class OptionalWatch(ABC):
+    """The objects of a kind that not every operator may read, or has to.
+
+    Args:
+        api: lists and watches.
+        kind: of the objects.
+        namespaces: the watched ones; `""` for all.
+        selector: of labels; empty for every object.
+        words: what an administrator has to do, by the HTTP status of the API server's refusal.
+        readable: called when they become readable or unreadable.
+        backoff: delays between attempts.
+
+    Attributes:
+        are_read: whether they have been read, or could not be.
+        unreadable: why they cannot be read; empty if they can.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        kind: str,
+        namespaces: Sequence[str],
+        *,
+        selector: str,
+        words: Mapping[int, str],
+        readable: Callable[[], None],
+        backoff: Backoff,
+    ) -> None:
+        self.are_read = False
+        self.unreadable = ""
+        self._words = words
+        self._readable = readable
+        self._wanted = asyncio.Event()
+        self._reading = asyncio.Lock()
+        self._watches = [
+            KindWatch(
+                api, kind, namespace, selector=selector,
+                seen=self._seen, unlisted=self._unlisted, failed=self._failed, backoff=backoff,
+            )
+            for namespace in namespaces
+        ]  # fmt: skip
+
+    @abstractmethod
+    def put(self, manifest: Manifest) -> None:
+        """Take in an object, as the API server has it."""
+
+    @abstractmethod
+    def _seen(self, event: str, manifest: Manifest) -> None:
+        """Handle a watch event."""
+
+    @abstractmethod
+    def _known(self) -> Iterable[Manifest]:
+        """The objects that were taken in."""
+
+    async def read(self) -> None:
+        """Read all objects for the first time, and let `run` follow them; from then on this does nothing.
+
+        Raises:
+            ApiError: the API server does not answer.
+        """
+        async with self._reading:
+            if self.are_read:
+                return
+            try:
+                for watch in self._watches:
+                    await watch.read(self.put)
+            except ApiError as error:
+                if error.status not in self._words:
+                    raise
+                self.unreadable = self._words[error.status]
+            self.are_read = True
+            self._wanted.set()
+
+    async def run(self) -> None:
+        """Follow the objects once they have been read; returns only when cancelled."""
+        await self._wanted.wait()
+        async with asyncio.TaskGroup() as group:
+            for watch in self._watches:
+                group.create_task(watch.follow())
+
+    def _unlisted(self, there: Set[Ref], _version: str) -> Iterable[Manifest]:
+        self._set_unreadable("")
+        return [manifest for manifest in self._known() if Ref.of(manifest) not in there]
+
+    def _failed(self, error: ApiError) -> None:
+        if error.status in self._words:
+            self._set_unreadable(self._words[error.status])
+
+    def _set_unreadable(self, why: str) -> None:
+        if self.unreadable != why:
+            self.unreadable = why
+            self._readable()
 
 
 class ChildWatches:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from rljob_operator.cluster.local.pod import COMPLETION_INDEX
 from rljob_operator.cluster.local.process_group import PodProcess, Termination
@@ -25,32 +25,6 @@ class Slot:
 
     pod: PodProcess
     template: Manifest
-
-
-class Workload(Protocol):
-    """An object that owns pods."""
-
-    manifest: Manifest
-
-    @property
-    def slots(self) -> Iterable[Slot]:
-        """Its pods, including those that are stopping."""
-
-    def update(self, manifest: Manifest) -> None:
-        """Replace the object by a newer version."""
-
-    def remove(self) -> None:
-        """Stop all its pods and start no others."""
-
-    def step(self) -> None:
-        """Inspect all pods and take the next step; called after every change."""
-
-    @property
-    def gone(self) -> bool:
-        """Whether it was removed and none of its pods is left."""
-
-    def status(self) -> dict[str, Any]:
-        """Its status as Kubernetes writes it."""
 
 
 class Deployment:
@@ -112,7 +86,7 @@ class Deployment:
                 self._slots[number] = Slot(pod, spec["template"])
 
     def status(self) -> dict[str, Any]:
-        """Replica counts."""
+        """Replica counts, as Kubernetes writes them."""
         current = self.manifest["spec"]["template"]
         alive = [slot for slot in self._slots.values() if not slot.pod.stopping]
         ready = sum(slot.pod.ready for slot in alive)
@@ -200,6 +174,10 @@ class Job:
         elif status["succeeded"] < len(self._slots):
             condition |= {"type": "Failed", "reason": "Stopped", "message": "its pods were stopped"}
         return {**status, "conditions": [condition]}
+
+
+Workload = Deployment | Job
+"""An object that owns pods."""
 
 
 def _with_index(template: Manifest, index: int) -> Manifest:

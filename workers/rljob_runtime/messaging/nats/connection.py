@@ -163,7 +163,7 @@ class Connection:
         Raises:
             Interrupted: no answer arrived.
         """
-        answer = await self._ask(subject, data, headers, repeated=repeated)
+        answer = await self._requests.add(subject, data, headers, repeated=repeated)
         if status_of(answer) == _NO_RESPONDERS:
             raise Interrupted(f"nobody listens on {subject}")
         return answer
@@ -185,7 +185,7 @@ class Connection:
 
         async def ask(body: bytes) -> Received:
             async with window:
-                return await self._ask(subject, body, None)
+                return await self._requests.add(subject, body)
 
         for first in range(0, len(bodies), _TOGETHER):
             some = bodies[first : first + _TOGETHER]
@@ -210,12 +210,6 @@ class Connection:
         data = json.dumps(body).encode()
         end = self._requests.add(f"$JS.API.{subject}", data, batch=messages, seconds=seconds)
         return DirectGetBatch(messages, end)
-
-    def _ask(
-        self, subject: str, data: bytes, headers: Mapping[str, str] | None, *, repeated: bool = False
-    ) -> asyncio.Future[Received]:
-        """Send a message; a future of its answer, which raises `Interrupted` if none arrives in time."""
-        return self._requests.add(subject, data, headers, repeated=repeated)
 
     def _post(self, subject: str, data: bytes, headers: Mapping[str, str] | None, token: str) -> None:
         self._client.post(subject, data, reply=self._inbox + token, headers=headers)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Mapping
 
 from rljob_core.errors import Fenced, StoreFull
 from rljob_core.ports import MESSAGE_ID, Channel, first_sequence
+from rljob_core.stream_names import StreamNames
 from rljob_runtime.messaging.nats.answers import Interrupted, JetStreamError, parsed
 from rljob_runtime.messaging.nats.client import Received
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.pull import get_from_leader
-from rljob_runtime.messaging.nats.streams import ConfiguredStreams
-from rljob_runtime.messaging.nats.window import Window
 
 _EXPECTED_ID = "Nats-Expected-Last-Msg-Id"
 _WRONG_ID = 10070
@@ -20,6 +21,8 @@ _STORE_FAILED = 10077
 #: The server has no room, or the account has not.
 NO_STORAGE = (10002, 10023, 10047)
 _HEADROOM = 1024
+#: Of messages that are in flight at once.
+_WINDOW_BYTES = 32 << 20
 #: A message of so many bytes is sent once more each second until it is acknowledged: it is stored once, under its id.
 _REPEATED_BYTES = 16 << 10
 
@@ -28,13 +31,13 @@ class Publisher:
     """Publishes to a job's channels.
 
     Args:
-        window: bounds what is in flight.
+        window: messages that are in flight at once.
     """
 
-    def __init__(self, connection: Connection, streams: ConfiguredStreams, window: Window) -> None:
+    def __init__(self, connection: Connection, streams: StreamNames, window: int) -> None:
         self._connection = connection
         self._streams = streams
-        self._window = window
+        self._window = _Window(messages=window, size=_WINDOW_BYTES)
 
     async def publish(
         self,
@@ -137,6 +140,50 @@ class Publisher:
     async def _get(self, channel: Channel, **which: object) -> tuple[Received, int] | None:
         """From the leader: another replica may not have the message yet, and a writer would be taken for replaced."""
         return await get_from_leader(self._connection, self._streams.stream(channel), which)
+
+
+class _Window:
+    """Bounds what is in flight, by messages and by bytes, first come first served."""
+
+    def __init__(self, *, messages: int, size: int) -> None:
+        self._messages = messages
+        self._size = size
+        self._used_messages = 0
+        self._used_size = 0
+        self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    async def enter(self, size: int) -> None:
+        """Wait for room for one message of `size` bytes; one larger than the window goes alone."""
+        if not self._queue and self._fits(size):
+            self._take(size)
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append((size, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.leave(size)
+            raise
+
+    def _fits(self, size: int) -> bool:
+        return self._used_messages == 0 or (
+            self._used_messages < self._messages and self._used_size + size <= self._size
+        )
+
+    def _take(self, size: int) -> None:
+        self._used_messages += 1
+        self._used_size += size
+
+    def leave(self, size: int) -> None:
+        """Give the room back."""
+        self._used_messages -= 1
+        self._used_size -= size
+        while self._queue and (self._queue[0][1].cancelled() or self._fits(self._queue[0][0])):
+            waiting, turn = self._queue.popleft()
+            if not turn.cancelled():
+                self._take(waiting)
+                turn.set_result(None)
 
 
 def is_full(error: JetStreamError) -> bool:

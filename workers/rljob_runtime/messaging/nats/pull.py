@@ -167,6 +167,15 @@ async def get_from_leader(
     return None if answer is None else (received(answer["message"]), int(answer["message"]["seq"]))
 
 
+async def stream_info(connection: Connection, stream: str) -> dict[str, Any]:
+    """Configuration (`config`) and content (`state`) of a stream.
+
+    Raises:
+        StoreUnavailable: the server does not answer.
+    """
+    return await connection.retried(partial(connection.call, f"STREAM.INFO.{stream}", {}))
+
+
 async def count_messages(connection: Connection, stream: str, pattern: str) -> dict[str, int]:
     """The subjects under a pattern that have messages in a stream, and how many.
 

@@ -9,11 +9,12 @@ from uuid import uuid4
 from rljob_core.errors import StoreFull, StreamCut
 from rljob_core.ports import MESSAGE_ID, UNLIMITED_ROOM
 from rljob_core.site_border import is_forged_signal
+from rljob_core.stream_names import StreamNames
 from rljob_runtime.messaging.nats.answers import JetStreamError, parsed
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.publisher import is_full
+from rljob_runtime.messaging.nats.pull import stream_info
 from rljob_runtime.messaging.nats.reader import read_in_order
-from rljob_runtime.messaging.nats.streams import ConfiguredStreams
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ _OPERATION = "KV-Operation"
 class SignalBucket:
     """Writes and watches the signal bucket of one job."""
 
-    def __init__(self, connection: Connection, streams: ConfiguredStreams) -> None:
+    def __init__(self, connection: Connection, streams: StreamNames) -> None:
         self._connection = connection
         self._streams = streams
         self._forged = 0
@@ -52,8 +53,7 @@ class SignalBucket:
 
     async def room(self) -> int:
         """Bytes that the bucket can still take."""
-        subject = f"STREAM.INFO.{self._streams.signal_stream}"
-        info = await self._connection.retried(lambda: self._connection.call(subject, {}))
+        info = await stream_info(self._connection, self._streams.signal_stream)
         limit = int(info["config"]["max_bytes"])
         return limit - int(info["state"]["bytes"]) if limit > 0 else UNLIMITED_ROOM
 

@@ -14,7 +14,7 @@ from rljob_core.stream_definitions import Definition
 from rljob_runtime.messaging.nats.answers import NO_CONSUMER
 from rljob_runtime.messaging.nats.client import Received
 from rljob_runtime.messaging.nats.connection import Connection
-from rljob_runtime.messaging.nats.pull import get_from_leader
+from rljob_runtime.messaging.nats.pull import get_from_leader, stream_info
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.messaging.nats.stream_changes import create_stream, is_absent
 from rljob_runtime.messaging.nats.weights_mirror import first_weights, inspect_mirror
@@ -97,10 +97,7 @@ async def _differs(mirror: str, hub: Connection, site: Connection, *, confirmed:
 
     The mirror would take nothing at sequences that the hub has lost, and has passed over what it has lost itself.
     """
-    here, there = [
-        await connection.retried(partial(connection.call, f"STREAM.INFO.{mirror}", {}))
-        for connection in (site, hub)
-    ]
+    here, there = [await stream_info(connection, mirror) for connection in (site, hub)]
     last = max(int(here["state"]["last_seq"]), confirmed)
     if not last or is_beyond(last, int(there["state"]["last_seq"])):
         return bool(last)

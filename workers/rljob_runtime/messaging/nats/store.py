@@ -14,20 +14,21 @@ from rljob_core.messages import MARK_HEADER
 from rljob_core.ports import SINGLE_READER, Channel, Message, first_sequence
 from rljob_core.queue_definitions import SharedQueue
 from rljob_core.site_streams import MARKED
-from rljob_core.stream_definitions import DUPLICATE_WINDOW
+from rljob_core.stream_definitions import DUPLICATE_WINDOW, stream_definitions
+from rljob_core.stream_names import StreamNames
 from rljob_runtime.messaging.nats.answers import NO_CONSUMER
 from rljob_runtime.messaging.nats.client import Received
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.own_queue import OwnQueue
 from rljob_runtime.messaging.nats.publisher import Publisher
-from rljob_runtime.messaging.nats.pull import count_messages, get_from_leader, message_of
+from rljob_runtime.messaging.nats.pull import count_messages, get_from_leader, message_of, stream_info
 from rljob_runtime.messaging.nats.queue import NatsQueue
 from rljob_runtime.messaging.nats.reader import read_in_order
 from rljob_runtime.messaging.nats.signals import SignalBucket
 from rljob_runtime.messaging.nats.stream_changes import create_stream, enlarge_stream, is_absent
-from rljob_runtime.messaging.nats.streams import TRAJECTORY_BYTES, ConfiguredStreams
-from rljob_runtime.messaging.nats.window import Window
 
+#: Default limit of the trajectory stream.
+TRAJECTORY_BYTES = 4 << 30
 #: Messages that a store has asked for at a time: of unknown size, at most `max_payload` (1 MB) each, where the server
 #: cuts a client off at 16 MB.
 GETS = 8
@@ -48,7 +49,6 @@ class NatsStore:
         attempt: seconds after which an unanswered request is sent again. A publish is sent again under the same
             message id, so that it is stored once.
         window: messages in flight at once, per kind of request.
-        window_bytes: bytes of published messages in flight at once.
         credentials: the role's credentials or their file's path, where the server asks for any.
         inbox: first tokens of the subjects on which answers come; the credentials allow no other.
         connect: seconds that `open` tries to reach the server; as long as `patience` if not given.
@@ -68,15 +68,18 @@ class NatsStore:
         patience: float = 60.0,
         attempt: float = 5.0,
         window: int = 256,
-        window_bytes: int = 32 << 20,
         credentials: str | None = None,
         token_path: str | None = None,
         inbox: str = "_INBOX",
         create: bool = True,
         connect: float | None = None,
     ) -> None:
-        self._streams = ConfiguredStreams(
-            subject, stream_prefix, trajectory_bytes, replicas, duplicate_window
+        self._streams = StreamNames(subject, stream_prefix)
+        self._definitions = stream_definitions(
+            self._streams,
+            trajectory_bytes=trajectory_bytes,
+            replicas=replicas,
+            duplicate_window=duplicate_window,
         )
         self._connection = Connection(
             url,
@@ -88,9 +91,7 @@ class NatsStore:
             connect=connect,
         )
         self._create = create
-        self._publisher = Publisher(
-            self._connection, self._streams, Window(messages=window, size=window_bytes)
-        )
+        self._publisher = Publisher(self._connection, self._streams, window)
         self._signals = SignalBucket(self._connection, self._streams)
         self._changes = asyncio.Semaphore(window)
         self._gets = asyncio.Semaphore(GETS)
@@ -98,7 +99,7 @@ class NatsStore:
     async def open(self) -> None:
         """Connect, and create the job's streams and bucket where they do not exist."""
         await self._connection.open()
-        for definition in self._streams.definitions() if self._create else []:
+        for definition in self._definitions if self._create else []:
             await self._connection.retried(partial(create_stream, self._connection, definition))
 
     async def close(self) -> None:
@@ -157,8 +158,7 @@ class NatsStore:
 
     async def filled(self, channel: Channel) -> tuple[int, int]:
         """How many bytes a channel holds, and how many it may hold; 0 if it has no limit."""
-        subject = f"STREAM.INFO.{self._streams.stream(channel)}"
-        info = await self._connection.retried(lambda: self._connection.call(subject, {}))
+        info = await stream_info(self._connection, self._streams.stream(channel))
         return int(info["state"]["bytes"]), max(int(info["config"]["max_bytes"]), 0)
 
     async def delete(self, channel: Channel, sequences: Sequence[int]) -> None:
@@ -277,9 +277,9 @@ class NatsStore:
 
     async def unacknowledged(self, channel: Channel, name: str) -> int:
         """Messages of the durable queue `name` that wait, or are given out and not acknowledged."""
-
         subject = f"CONSUMER.INFO.{self._streams.stream(channel)}.{name}"
-        info = await self._call(subject, {}, absent=NO_CONSUMER)
+        find = partial(self._connection.find, subject, {}, absent=NO_CONSUMER)
+        info = await self._connection.retried(find)
         if info is None:
             return int((await self._state(channel))["messages"])
         # The server counts a message a moment after it has acknowledged it.
@@ -297,14 +297,9 @@ class NatsStore:
         return {channel.value: int((await self._state(channel))["messages"]) for channel in channels}
 
     async def _state(self, channel: Channel) -> dict[str, int]:
-        stream = self._streams.stream(channel)
-        info = await self._connection.retried(lambda: self._connection.call(f"STREAM.INFO.{stream}", {}))
+        info = await stream_info(self._connection, self._streams.stream(channel))
         state: dict[str, int] = info["state"]
         return state
-
-    async def _call(self, subject: str, body: Mapping[str, Any], *, absent: int) -> dict[str, Any] | None:
-        """The answer of JetStream's API, repeated until there is one; None if it is the error `absent`."""
-        return await self._connection.retried(lambda: self._connection.find(subject, body, absent=absent))
 
     # ------------------------------------------------------------------------------------- signals
 
