@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from rljob_cli.reference.markdown import prose, table
+from rljob_cli.reference.field_pages import prose, table
 from rljob_core.messages import STEP_METRICS, StepMetrics, WeightSwap
 from rljob_core.messages.metrics import PoolSpeed, StepStats
 from rljob_core.records import PipelineSet
@@ -42,8 +43,7 @@ def lines() -> Iterator[str]:
             for field in dataclasses.fields(kind)
             if field.name != "kind"
         ]
-        *content, _ = table(("key", "type", "if it is not set", "meaning"), rows)
-        yield from content
+        yield from table(("key", "type", "if it is not set", "meaning"), rows)
 
 
 def meanings_of(kind: type[Any]) -> dict[str, str]:
@@ -60,9 +60,7 @@ def meanings_of(kind: type[Any]) -> dict[str, str]:
 
 
 def _docstring(kind: type[Any]) -> str:
-    first, _, rest = (kind.__doc__ or "").partition("\n")
-    indent = min((len(line) - len(line.lstrip()) for line in rest.splitlines() if line.strip()), default=0)
-    return "\n".join([first, *(line[indent:] for line in rest.splitlines())]) + "\n"
+    return inspect.cleandoc(kind.__doc__ or "")
 
 
 def _first_line(kind: type[Any]) -> str:
