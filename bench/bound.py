@@ -22,8 +22,8 @@ from typing import Any
 
 from bench.jobs import metrics, run_job
 from bench.overlap import MANIFEST, steady
+from rljob_cli.audit.history import ValidRecords
 from rljob_cli.audit.read import read_folder
-from rljob_cli.audit.valid_records import ValidRecords
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.records import Generated, GroupAborted, Record, SiblingReset, StepCommitted
 from rljob_core.trajectory import group_of
@@ -94,7 +94,8 @@ def measure(sizes: Sizes) -> Iterator[dict[str, Any]]:
             seconds, _ = steady(folder, skip=sizes.skipped)
             lines = metrics(folder)
             evidence = asyncio.run(read_folder(RunFolder(folder)))
-        records = list(ValidRecords().records(evidence.ledger))
+        batches = ValidRecords().batches(evidence.ledger)
+        records = [record for _, batch in batches for record in batch.records]
         stored = sum(record.response_tokens for record in records if isinstance(record, Generated))
         yield {
             "max_staleness": bound,

@@ -12,7 +12,7 @@ from typing import Any
 
 from rljob_cli.compare.curve import Axis, CurvePoint
 from rljob_cli.compare.read import ComparedRun
-from rljob_cli.manifest.differences import by_name, differences
+from rljob_cli.manifest.differences import by_name, differing, value_in
 
 _T_95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
@@ -78,15 +78,9 @@ def manifest_differences(runs: Sequence[ComparedRun]) -> dict[str, list[Any]]:
     """
     shown = [by_name(run.manifest.get("spec", {})) for run in runs]
     known = [_with_model(spec, run) for spec, run in zip(shown, runs, strict=True) if spec]
-    paths = dict.fromkeys(path for spec in known[1:] for path, _, _ in differences(known[0], spec))
+    paths = differing(known)
     whole = [path for path in paths if not any(path.startswith(f"{other}.") for other in paths)]
-    return {f"spec.{path}": [_at(spec, path) for spec in shown] for path in whole}
-
-
-def _at(spec: Any, path: str) -> Any:
-    for step in path.split("."):
-        spec = spec.get(step) if isinstance(spec, dict) else None
-    return spec
+    return {f"spec.{path}": [value_in(spec, path) for spec in shown] for path in whole}
 
 
 def mean_curve(

@@ -1,4 +1,4 @@
-"""`rljob crd`, `job-policy`, `record-schema` and `monitoring`: files made from the code, and whether they are up to date."""
+"""`rljob crd`, `job-policy`, `record-schema` and `monitoring`: files that are made from the code."""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ from rljob_cli.page.auditing import RunAudits
 from rljob_cli.page.documents.engines import SeenEngines
 from rljob_cli.page.documents.ledger_story import LedgerStory
 from rljob_cli.page.files import RunFiles, is_running
-from rljob_cli.page.streams_copy import copied_streams
-from rljob_cli.page.uninterrupted import uninterrupted
+from rljob_cli.page.streams_copy import copied_streams, uninterrupted
 from rljob_cli.run_folder.embedded_nats import running_url, streams_at_rest
 from rljob_cli.run_folder.folder import Identity
 from rljob_cli.run_folder.streams import store_of
