@@ -150,10 +150,10 @@ def validate(file: File, overrides: Overrides = []) -> None:  # noqa: B006  type
     """
     with exit_codes():
         from rljob_cli.job_checks.downloads import download
-        from rljob_cli.manifest.import_path import allow_modules_beside
+        from rljob_runtime.process.import_path import find_modules_in
 
         job, links = load_job_and_links(file, overrides)
-        allow_modules_beside(file)
+        find_modules_in([str(file.resolve().parent)])
         job = job_with_paths(job, download(job.spec, {}))
         check(job, RunFolder(Path("runs") / job.metadata.name), links)
     typer.echo(f"{file}: RLJob {job.metadata.name} is valid")

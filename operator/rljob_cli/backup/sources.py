@@ -16,7 +16,7 @@ from rljob_cli.backup.take import BackedUpJob, RunReports, Taken, take
 from rljob_cli.cluster_job import manifest_of
 from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_cli.run_folder.job_file import stored_job
-from rljob_cli.run_folder.streams import served_streams, store_of
+from rljob_cli.run_folder.streams import opened, served_streams, store_of
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_operator.children.resolved_job import resolve_job
@@ -74,7 +74,6 @@ async def _take(
 ) -> Taken:
     weights = open_transport(config.spec.weights.transport, uri=config.weights_uri, connect=connect)
     checkpoints = open_checkpoints(config.checkpoint_uri, model_path=Path())
-    store = connect()
     with place.locked(), closing(weights), TemporaryDirectory(prefix="rljob-trainer-log-") as copy:
         files = JobFiles(weights, checkpoints, Path(copy))
         if is_object_store(config.trainer_log_uri):
@@ -82,11 +81,8 @@ async def _take(
             files = replace(files, copy_log=log.refresh)
         else:
             files = replace(files, trainer=local_path(config.trainer_log_uri))
-        await store.open()
-        try:
+        async with opened(connect()) as store:
             return await take(job, store, files, place)
-        finally:
-            await store.close()
 
 
 def _reports(folder: RunFolder, *, over: bool) -> RunReports:

@@ -115,8 +115,8 @@ def run(
         from rljob_cli.job_checks.nats_server import check_nats
         from rljob_cli.job_checks.output_folder import check_claimable, check_output
         from rljob_cli.job_checks.training_rows import training_rows
-        from rljob_cli.manifest.import_path import allow_modules_beside
         from rljob_cli.run.ahead import OFFLINE, importing_ahead
+        from rljob_runtime.process.import_path import find_modules_in
 
         if from_version is not None and not resume:
             raise SpecError("--from-version", "goes back in a run that exists: add --resume")
@@ -125,7 +125,8 @@ def run(
         given, described = load_job_and_links(file, overrides)
         emulated = links_of(link, given, described)
         links = emulated.links
-        modules = allow_modules_beside(file)
+        modules = str(file.resolve().parent)
+        find_modules_in([modules])
         folder = RunFolder(output if output is not None else Path("runs") / given.metadata.name)
         begun.job, begun.folder = given.metadata.name, folder
         if from_version is not None:
