@@ -25,7 +25,6 @@ from bench.jobs import ROOT, metrics, run_job
 from bench.simulator import simulated
 
 H100, H20, TRAINER, GIGABYTE = 2.85, 1.0, 2 * 2.85, 0.05
-PROMPT_TOKENS = 6
 LONGEST = 16_384
 _BYTES_PER_TOKEN = 12
 _NEAR, _FAR = "", "west"
