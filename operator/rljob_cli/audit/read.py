@@ -24,6 +24,7 @@ from rljob_cli.audit.evidence import Evidence, ManifestFile
 from rljob_cli.audit.streams import (
     absent_streams,
     announcements,
+    first_message,
     ledger_messages,
     metrics_lines,
     payloads_left,
@@ -277,11 +278,7 @@ def _fed(folder: Path, unreadable: list[str]) -> Iterator[FedMicroBatch]:
                 # The trainer writes a whole line before backward begins. A line without its end was cut off by a kill:
                 # nothing was fed.
                 if line.endswith(b"\n"):
-                    unreadable.append(f"{file}, line {number}: {_first(error)}")
-
-
-def _first(error: ValidationError) -> str:
-    return error.errors(include_url=False)[0]["msg"]
+                    unreadable.append(f"{file}, line {number}: {first_message(error)}")
 
 
 # ------------------------------------------------------------------------------- what the run says about itself
@@ -357,6 +354,6 @@ def _worker_specs(
         try:
             config = JobConfig.model_validate_json(file.read_bytes())
         except ValidationError as error:
-            unreadable.append(f"the configuration of {name} cannot be read: {error.errors()[0]['msg']}")
+            unreadable.append(f"the configuration of {name} cannot be read: {first_message(error)}")
             continue
         yield name, config.spec.model_dump(mode="json", by_alias=True)
