@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.jobs import metrics, run_job
+from bench.jobs import MODEL, metrics, run_job
 from bench.overlap import MANIFEST, steady
 from rljob_cli.audit.history import ValidRecords
 from rljob_cli.audit.read import read_folder
@@ -75,7 +75,6 @@ def discarded(records: Iterable[Record]) -> Counter[str]:
 
 def measure(sizes: Sizes) -> Iterator[dict[str, Any]]:
     """Run a job for each bound, and yield its row as soon as it ends."""
-    model = Path(__file__).parent.parent / "manifests" / "examples" / "models" / "chain-sum"
     for bound in sizes.bounds:
         with tempfile.TemporaryDirectory() as temporary:
             manifest = Path(temporary) / "bound.yaml"
@@ -84,7 +83,7 @@ def measure(sizes: Sizes) -> Iterator[dict[str, Any]]:
                 prompts=PROMPTS,
                 mode="BoundedAsync",
                 bound=f", maxStaleness: {bound}",
-                model=model,
+                model=MODEL,
                 per_token=STEP_SECONDS / SLOTS,
             )
             engine = f"slots: {SLOTS // 4}, stepSeconds: {STEP_SECONDS}"
