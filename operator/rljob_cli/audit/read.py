@@ -62,21 +62,17 @@ async def read_folder(folder: RunFolder) -> Evidence:
         SpecError: the folder holds no job, or one that has not begun.
         StoreUnavailable: the job's streams cannot be read.
     """
-    identity, in_use = _identity(folder), folder.in_use()  # the lock is ours once the streams are served
+    identity, in_use = (
+        folder.required_identity(),
+        folder.in_use(),
+    )  # the lock is ours once the streams are served
     async with served_streams(folder, identity, whole=False) as url:
         return await _read_served(folder, identity, url, in_use=in_use)
 
 
 async def read_folder_served(folder: RunFolder, url: str) -> Evidence:
     """The evidence of a run whose streams, or a copy of them, the server at `url` serves."""
-    return await _read_served(folder, _identity(folder), url, in_use=folder.in_use())
-
-
-def _identity(folder: RunFolder) -> Identity:
-    identity = folder.identity()
-    if identity is None:
-        raise SpecError(str(folder.path), "is not an output folder of rljob run: it has no job.json")
-    return identity
+    return await _read_served(folder, folder.required_identity(), url, in_use=folder.in_use())
 
 
 async def _read_served(folder: RunFolder, identity: Identity, url: str, *, in_use: bool) -> Evidence:

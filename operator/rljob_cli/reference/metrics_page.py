@@ -34,7 +34,7 @@ def lines() -> Iterator[str]:
         yield ""
         yield f"## {title if kind is StepMetrics else f'`{title}`'}"
         yield ""
-        yield prose(more or _first_line(kind))
+        yield prose(more or (inspect.getdoc(kind) or "").partition("\n")[0])
         yield ""
         meanings = meanings_of(kind)
         types = _types(kind)
@@ -50,21 +50,13 @@ def meanings_of(kind: type[Any]) -> dict[str, str]:
     """What the section `Attributes` of a dataclass's docstring says of each attribute."""
     found: dict[str, str] = {}
     names: list[str] = []
-    for line in _docstring(kind).partition("Attributes:\n")[2].splitlines():
+    for line in (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].splitlines():
         if match := _ITEM.match(line):
             names = match["names"].split(", ")
             found |= dict.fromkeys(names, match["text"])
         elif line.strip():
             found |= {name: f"{found[name]} {line.strip()}" for name in names}
     return found
-
-
-def _docstring(kind: type[Any]) -> str:
-    return inspect.cleandoc(kind.__doc__ or "")
-
-
-def _first_line(kind: type[Any]) -> str:
-    return _docstring(kind).partition("\n")[0]
 
 
 def _types(kind: type[Any]) -> dict[str, str]:

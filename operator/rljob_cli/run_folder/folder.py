@@ -238,6 +238,17 @@ class RunFolder:
                 str(self.job), f"cannot be read ({error}): put a backup of it there, or name another folder"
             ) from error
 
+    def required_identity(self) -> Identity:
+        """The job that the folder belongs to.
+
+        Raises:
+            SpecError: as of `identity`, or it belongs to none.
+        """
+        identity = self.identity()
+        if identity is None:
+            raise SpecError(str(self.path), "is not an output folder of rljob run: it has no job.json")
+        return identity
+
     def earlier_summary(self) -> dict[str, Any]:
         """The `summary.json` of an earlier run of this job; empty if there is none or it is damaged."""
         try:
