@@ -20,6 +20,9 @@ _T_95 = (
 )  # fmt: skip
 """Student's t for a two-sided interval of 95 %, with 1, 2, … 30 degrees of freedom."""
 
+_POINTS = 60
+"""Of a mean curve, between the ends of what all of its curves cover."""
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -83,18 +86,15 @@ def manifest_differences(runs: Sequence[ComparedRun]) -> dict[str, list[Any]]:
     return {f"spec.{path}": [value_in(spec, path) for spec in shown] for path in whole}
 
 
-def mean_curve(
-    curves: Sequence[Sequence[CurvePoint]], axis: Axis, *, points: int = 60
-) -> list[tuple[float, Interval]]:
+def mean_curve(curves: Sequence[Sequence[CurvePoint]], axis: Axis) -> list[tuple[float, Interval]]:
     """The mean of several curves over the stretch of an axis that all of them cover, between their points linear."""
-    drawn = [_on(curve, axis) for curve in curves]
-    drawn = [found for found in drawn if found]
+    drawn = list(filter(None, (_on(curve, axis) for curve in curves)))
     if not drawn:
         return []
     low, high = max(found[0][0] for found in drawn), min(found[-1][0] for found in drawn)
     if high < low:
         return []
-    places = {low + (high - low) * number / (points - 1) for number in range(points)}
+    places = {low + (high - low) * number / (_POINTS - 1) for number in range(_POINTS)}
     places |= {x for found in drawn for x, _ in found if low <= x <= high} if axis == "steps" else set()
     return [
         (x, interval)
