@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 from rich.console import Console
@@ -23,17 +23,35 @@ from rljob_cli.kubectl.options import (
     open_cluster,
     storage_folders,
 )
-from rljob_cli.run.view import View
+from rljob_cli.run.run_progress import RunProgress
 from rljob_cli.samples import command as folder_samples
+from rljob_core.messages import StepMetrics
+from rljob_core.spec import RLJob
+from rljob_operator.cluster.port import Event
 
 
-class Notes(View):
+class Notes:
     """Prints messages only."""
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Nothing is left to print."""
+
+    def line(self, line: StepMetrics, progress: RunProgress) -> None:
+        """Print nothing."""
+
+    def refresh(self, progress: RunProgress) -> None:
+        """Print nothing."""
+
+    def event(self, event: Event) -> None:
+        """Print nothing."""
+
+    def changed(self, job: RLJob) -> None:
+        """Print nothing."""
 
     def note(self, text: str) -> None:
         """Print the message."""

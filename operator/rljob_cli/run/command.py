@@ -19,7 +19,7 @@ from rich.console import Console
 from rljob_cli.exits import exit_codes, name_folder_in_errors
 from rljob_cli.manifest.load import load_job, load_job_and_links
 from rljob_cli.patch.change import kept_patches
-from rljob_cli.run.end_report import log_of, report_end, resume_command
+from rljob_cli.run.end_report import RunEnd, log_of, report_end, resume_command
 from rljob_cli.run.link_option import HELP, links_of
 from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_core import worker_protocol
@@ -327,7 +327,6 @@ def _run(
     environment: dict[str, str],
     fork_server: ForkServerProcess | None,
 ) -> int:
-    from rljob_cli.run.end_report import RunEnd
     from rljob_cli.run.live_view import open_view
     from rljob_cli.run.run import Run
     from rljob_cli.run.view import EventLog
