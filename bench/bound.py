@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.jobs import metrics, run_job
+from bench.jobs import MODEL, metrics, run_job
 from bench.overlap import MANIFEST, steady
+from rljob_cli.audit.history import ValidRecords
 from rljob_cli.audit.read import read_folder
-from rljob_cli.audit.valid_records import ValidRecords
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.records import Generated, GroupAborted, Record, SiblingReset, StepCommitted
 from rljob_core.trajectory import group_of
@@ -75,7 +75,6 @@ def discarded(records: Iterable[Record]) -> Counter[str]:
 
 def measure(sizes: Sizes) -> Iterator[dict[str, Any]]:
     """Run a job for each bound, and yield its row as soon as it ends."""
-    model = Path(__file__).parent.parent / "manifests" / "examples" / "models" / "chain-sum"
     for bound in sizes.bounds:
         with tempfile.TemporaryDirectory() as temporary:
             manifest = Path(temporary) / "bound.yaml"
@@ -84,7 +83,7 @@ def measure(sizes: Sizes) -> Iterator[dict[str, Any]]:
                 prompts=PROMPTS,
                 mode="BoundedAsync",
                 bound=f", maxStaleness: {bound}",
-                model=model,
+                model=MODEL,
                 per_token=STEP_SECONDS / SLOTS,
             )
             engine = f"slots: {SLOTS // 4}, stepSeconds: {STEP_SECONDS}"
@@ -94,7 +93,8 @@ def measure(sizes: Sizes) -> Iterator[dict[str, Any]]:
             seconds, _ = steady(folder, skip=sizes.skipped)
             lines = metrics(folder)
             evidence = asyncio.run(read_folder(RunFolder(folder)))
-        records = list(ValidRecords().records(evidence.ledger))
+        batches = ValidRecords().batches(evidence.ledger)
+        records = [record for _, batch in batches for record in batch.records]
         stored = sum(record.response_tokens for record in records if isinstance(record, Generated))
         yield {
             "max_staleness": bound,

@@ -22,7 +22,7 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
-from bench.jobs import ROOT, metrics, run_job
+from bench.jobs import MODEL, ROOT, ahead, run_job, steps_of
 
 BEFORE, BY_PROFILE = "98acadc", "e8c73fe"
 """The last commit before engines were chosen by their profiles, and the first one after it."""
@@ -90,11 +90,6 @@ class Regime:
     longest: int = 16_384
     per_token: float = 8e-6
     scale: float | None = None
-
-
-def ahead(bound: int) -> dict[str, Any]:
-    """The pipeline that runs ahead by so many versions."""
-    return {"mode": "BoundedAsync", "maxStaleness": bound}
 
 
 UNEQUAL = Regime("2 H100 + 4 L40S", {"H100": 2, "L40S": 4}, (STREAMING, ahead(1)), LADDER)
@@ -172,7 +167,7 @@ def manifest(
         "metadata": {"name": "dispatch"},
         "spec": {
             "steps": sizes.steps,
-            "model": {"uri": str(ROOT / "manifests" / "examples" / "models" / "chain-sum")},
+            "model": {"uri": str(MODEL)},
             "data": {
                 "source": "jsonl",
                 "dataset": str(data),
@@ -223,7 +218,7 @@ def measure(
         data.write_text("".join(f"{json.dumps(row)}\n" for row in islice(rows, 3 * regime.prompts)))
         file.write_text(json.dumps(manifest(regime, variant, pipeline, sizes, data)))
         run_job(file, folder, audit=False, source=source)
-        lines = [m for m in metrics(folder) if m["reward_mean"] is not None]
+        lines = steps_of(folder)
     rest = lines[sizes.skip :]
     seconds = (lines[-1]["seconds"] - lines[sizes.skip - 1]["seconds"]) / len(rest)
     return {

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.jobs import ROOT, metrics, run_job
+from bench.jobs import MODEL, run_job, steps_of
 
 STEP_SECONDS = 0.02
 SIGMA = math.log(20) / 2.326
@@ -79,12 +79,11 @@ SIZES = {"full": FULL, "quick": Sizes(steps=7, skip=3, gateway_tokens=500, gatew
 
 def measured(skip: int, **values: Any) -> tuple[float, float]:
     """Run a job; its seconds for a step and its model's tokens per second, after the first `skip` steps."""
-    model = ROOT / "manifests" / "examples" / "models" / "chain-sum"
     with tempfile.TemporaryDirectory() as temporary:
         manifest, folder = Path(temporary) / "episodes.yaml", Path(temporary) / "run"
-        manifest.write_text(MANIFEST.format(model=model, step=STEP_SECONDS, **values))
+        manifest.write_text(MANIFEST.format(model=MODEL, step=STEP_SECONDS, **values))
         run_job(manifest, folder, audit=False)
-        lines = [line for line in metrics(folder) if line["reward_mean"] is not None]
+        lines = steps_of(folder)
     seconds = lines[-1]["seconds"] - lines[skip - 1]["seconds"]
     tokens = sum(line["response_tokens_mean"] for line in lines[skip:]) * 8 * values["prompts"]
     return seconds / (len(lines) - skip), tokens / seconds

@@ -12,6 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "manifests" / "examples" / "chain-sum.yaml"
+MODEL = EXAMPLE.parent / "models" / "chain-sum"
 
 
 class JobFailed(Exception):
@@ -47,6 +48,16 @@ def run_job(
                 raise JobFailed(f"rljob {command[0]} failed, see {log}:\n{log.read_text()[-2000:]}")
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
     return summary
+
+
+def ahead(bound: int) -> dict[str, Any]:
+    """The pipeline that runs ahead by so many versions."""
+    return {"mode": "BoundedAsync", "maxStaleness": bound}
+
+
+def steps_of(folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl of committed steps."""
+    return [line for line in metrics(folder) if line["reward_mean"] is not None]
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.heldout import right_answers
-from bench.jobs import EXAMPLE, run_job
+from bench.jobs import EXAMPLE, MODEL, run_job
 
 MODES = {
     "Synchronous": ["spec.pipeline={mode: Synchronous}"],
@@ -58,7 +58,7 @@ def main(sizes: Sizes = FULL) -> dict[str, Any]:
     runs = [(mode, MODES[mode], seed) for mode in sizes.modes for seed in sizes.seeds]
     runs += [(name, CONTROLS[name], 1) for name in sizes.controls]
     rows = []
-    plain_before = right_answers(EXAMPLE.parent / "models" / "chain-sum", EXAMPLE, prompts=sizes.prompts)
+    plain_before = right_answers(MODEL, EXAMPLE, prompts=sizes.prompts)
     print(
         f"{'run':<17} {'seed':>4} {'sampled':>15} {'rise':>6} {'greedy':>15} {'plain':>15} {'rise':>6} "
         f"{'staleness':>9} {'s':>5} {'GiB':>5}"

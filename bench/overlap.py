@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.jobs import metrics, run_job
+from bench.jobs import MODEL, run_job, steps_of
 
 SLOTS = 128
 STEP_SECONDS = 0.01
@@ -60,7 +60,7 @@ spec:
 
 def steady(folder: Path, *, skip: int) -> tuple[float, float]:
     """Seconds per step after the first `skip` steps, and what the longer stage alone would take of them."""
-    lines = [m for m in metrics(folder) if m["reward_mean"] is not None]
+    lines = steps_of(folder)
     first, rest = lines[skip - 1], lines[skip:]
     seconds = (rest[-1]["seconds"] - first["seconds"]) / len(rest)
     generated = sum(m["response_tokens_mean"] for m in rest) * (
@@ -72,7 +72,6 @@ def steady(folder: Path, *, skip: int) -> tuple[float, float]:
 
 def main(sizes: Sizes = FULL) -> dict[str, Any]:
     """Print the table; seconds per step and ratios."""
-    model = Path(__file__).parent.parent / "manifests" / "examples" / "models" / "chain-sum"
     rows = []
     print(f"{'prompts':>7} {'mode':<14} {'η':>2} {'s/step':>7} {'bound':>7} {'of bound':>8} {'speed-up':>8}")
     for prompts, steps, skip in sizes.jobs:
@@ -86,7 +85,7 @@ def main(sizes: Sizes = FULL) -> dict[str, Any]:
                         prompts=prompts,
                         mode=mode,
                         bound=f", maxStaleness: {bound}" if bound else "",
-                        model=model,
+                        model=MODEL,
                         per_token=STEP_SECONDS / SLOTS,
                     )
                 )

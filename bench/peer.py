@@ -9,8 +9,6 @@ TRL train until the task is learned (`bench.peer_reward`).
 from __future__ import annotations
 
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.heldout import right_answers
-from bench.jobs import EXAMPLE, ROOT, run_job
-from bench.peer_reward import TARGET, PeerFailed, compare
+from bench.jobs import EXAMPLE, MODEL, run_job
+from bench.peer_reward import TARGET, compare, train_by_trl
 from rljob_cli.manifest.load import load_job
 
 
@@ -49,15 +47,6 @@ SMOKE = Sizes(turns=1, steps=2, prompts=20, every=1, held_out=4, target=0.0)
 SIZES = {"full": FULL, "quick": Sizes(turns=1), "smoke": SMOKE}
 
 
-def train_by_trl(folder: Path, steps: int) -> Path:
-    """Train; the folder of the model."""
-    words = [sys.executable, "-m", "bench.peer_trl", str(EXAMPLE), str(steps), str(folder)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise PeerFailed(done.stderr[-2000:])
-    return folder
-
-
 def train_by_rljob(folder: Path, steps: int) -> Path:
     """Train; the folder of the model."""
     run_job(EXAMPLE, folder, [f"spec.steps={steps}"], audit=False)
@@ -70,7 +59,7 @@ TRAINERS: dict[str, Callable[[Path, int], Path]] = {"TRL": train_by_trl, "rljob 
 def main(sizes: Sizes = FULL) -> dict[str, Any]:
     """Print the table; medians, and how much longer TRL takes."""
     steps = sizes.steps or load_job(EXAMPLE).spec.steps
-    before = right_answers(EXAMPLE.parent / "models" / "chain-sum", EXAMPLE, prompts=sizes.prompts)
+    before = right_answers(MODEL, EXAMPLE, prompts=sizes.prompts)
     seconds: dict[str, list[float]] = {name: [] for name in TRAINERS}
     right: dict[str, list[float]] = {name: [] for name in TRAINERS}
     print(f"{steps} steps; right answers before: {before:.3f}")

@@ -49,22 +49,20 @@ class Reached:
     best: float
 
 
-def by_trl(folder: Path, *, steps: int, every: int, prompts: int, target: float) -> Reached:
-    """Train by TRL, which scores its model with its clock stopped."""
-    begun = time.time()
-    words = [
-        sys.executable,
-        "-m",
-        "bench.peer_trl",
-        str(EXAMPLE),
-        str(steps),
-        str(folder),
-        str(every),
-        str(prompts),
-    ]
+def train_by_trl(folder: Path, steps: int, *scored: int) -> Path:
+    """Train, and score the model every so many steps by so many prompts, if these are given; the model's folder."""
+    words = [sys.executable, "-m", "bench.peer_trl", str(EXAMPLE), str(steps), str(folder)]
+    words += map(str, scored)
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise PeerFailed(done.stderr[-2000:])
+    return folder
+
+
+def by_trl(folder: Path, *, steps: int, every: int, prompts: int, target: float) -> Reached:
+    """Train by TRL, which scores its model with its clock stopped."""
+    begun = time.time()
+    train_by_trl(folder, steps, every, prompts)
     scores = json.loads((folder / "scores.json").read_text())
     best = max(score["reward"] for score in scores)
     for score in scores:

@@ -27,6 +27,7 @@ from e2e.harness.nats_server import EmbeddedServer
 
 from bench.load import Load, LoadShape
 from bench.trajectory_load import drive
+from rljob_cli.run_folder.streams import opened
 from rljob_core.job_state import JobState
 from rljob_core.records import RecordBatch
 from rljob_runtime.messaging.ledger import Ledger
@@ -91,21 +92,18 @@ async def replay(transitions: int) -> dict[str, float]:
     load.run()
     with tempfile.TemporaryDirectory() as folder:
         async with EmbeddedServer(Path(folder)) as server:
-            store = NatsStore(server.url, subject="bench", stream_prefix="BENCH")
-            await store.open()
-            try:
-                await _write(store, load.batches, snapshots=False)
-                whole = await _read(store)
-            finally:
-                await store.close()
+            whole = await _replayed(server.url, load.batches, snapshots=False)
         async with EmbeddedServer(Path(folder) / "again") as server:
-            store = NatsStore(server.url, subject="bench", stream_prefix="BENCH")
-            await store.open()
-            try:
-                await _write(store, load.batches, snapshots=True)
-                return {"whole": whole, "snapshot": await _read(store)}
-            finally:
-                await store.close()
+            return {"whole": whole, "snapshot": await _replayed(server.url, load.batches, snapshots=True)}
+
+
+async def _replayed(url: str, batches: Sequence[RecordBatch], *, snapshots: bool) -> float:
+    """Seconds until what was written to a server is read."""
+    async with opened(NatsStore(url, subject="bench", stream_prefix="BENCH")) as store:
+        await _write(store, batches, snapshots=snapshots)
+        begun = time.perf_counter()
+        await Ledger(store, job="u1", instance="reader").replay()
+        return time.perf_counter() - begun
 
 
 async def _write(store: NatsStore, batches: Sequence[RecordBatch], *, snapshots: bool) -> None:
@@ -119,12 +117,6 @@ async def _write(store: NatsStore, batches: Sequence[RecordBatch], *, snapshots:
             await ledger.append(batch.writer, batch.records)
         if snapshots:
             await ledger.snapshot_if_due(state)
-
-
-async def _read(store: NatsStore) -> float:
-    begun = time.perf_counter()
-    await Ledger(store, job="u1", instance="reader").replay()
-    return time.perf_counter() - begun
 
 
 def main(sizes: Sizes = FULL) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from bench.jobs import metrics, run_job
+from bench.jobs import MODEL, ahead, run_job, steps_of
 from rljob_cli.commands import app
 
 PROMPT_TOKENS = 6
@@ -78,20 +78,14 @@ class Case:
 
     def manifest(self, *, steps: int) -> str:
         """The job."""
-        model = Path(__file__).parent.parent / "manifests" / "examples" / "models" / "chain-sum"
         job = MANIFEST.format(
             steps=steps,
-            model=model,
+            model=MODEL,
             pipeline=json.dumps(self.pipeline),
             pools=json.dumps(self.pools),
             per_token=self.per_token,
         )
         return job + SITE if any("site" in pool for pool in self.pools) else job
-
-
-def ahead(bound: int) -> dict[str, Any]:
-    """The pipeline that runs ahead by so many versions."""
-    return {"mode": "BoundedAsync", "maxStaleness": bound}
 
 
 CASES = (
@@ -129,7 +123,7 @@ SIZES = {"full": FULL, "quick": Sizes(CASES[2:7:2], steps=10), "smoke": SMOKE}
 
 def measured(folder: Path, *, skip: int) -> float:
     """Seconds per step of a real run."""
-    lines = [m for m in metrics(folder) if m["reward_mean"] is not None]
+    lines = steps_of(folder)
     return (lines[-1]["seconds"] - lines[skip - 1]["seconds"]) / len(lines[skip:])
 
 

@@ -25,8 +25,8 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from e2e.harness.nats_sites import HubAndSite
 
 from bench import sites_job, sites_wire
 from bench.results import print_beside
+from rljob_cli.run_folder.streams import opened
 from rljob_core.messages import SITE_SIGNALS, work_suffix
 from rljob_core.planner.site_links import AWAY_HEARTBEATS
 from rljob_core.ports import MESSAGE_ID, Channel
@@ -243,29 +244,21 @@ async def _measure(some: Sequence[Fault], folder: Path) -> dict[str, Any]:
     }
 
 
-@asynccontextmanager
-async def _store(server: EmbeddedServer, *, create: bool = False) -> AsyncIterator[NatsStore]:
-    store = NatsStore(
-        server.url, subject=NAMES.subject, stream_prefix=NAMES.prefix, create=create, patience=600.0
-    )
-    await store.open()
-    try:
-        yield store
-    finally:
-        await store.close()
+def _store(server: EmbeddedServer, *, create: bool = False) -> AbstractAsyncContextManager[NatsStore]:
+    names = {"subject": NAMES.subject, "stream_prefix": NAMES.prefix}
+    return opened(NatsStore(server.url, **names, create=create, patience=600.0))
 
 
 async def _straight_put(url: str) -> float:
     """Median seconds in which a client over the link stores a payload at the hub."""
     with Link(url, bits_per_second=BITS_PER_SECOND, delay=DELAY) as link:
-        store = NatsStore(link.url, subject=f"{NAMES.subject}.straight", stream_prefix="RLJOB_straight")
-        await store.open()
+        straight = NatsStore(link.url, subject=f"{NAMES.subject}.straight", stream_prefix="RLJOB_straight")
         found = []
-        for number in range(20):
-            before = time.monotonic()
-            await store.publish(Channel.TRAJECTORIES, "w", bytes(PAYLOAD), message_id=str(number))
-            found.append(time.monotonic() - before)
-        await store.close()
+        async with opened(straight) as store:
+            for number in range(20):
+                before = time.monotonic()
+                await store.publish(Channel.TRAJECTORIES, "w", bytes(PAYLOAD), message_id=str(number))
+                found.append(time.monotonic() - before)
     return statistics.median(found)
 
 

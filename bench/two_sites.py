@@ -21,11 +21,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench.jobs import ROOT, metrics, run_job
+from bench.jobs import MODEL, run_job, steps_of
 from bench.simulator import simulated
 
 H100, H20, TRAINER, GIGABYTE = 2.85, 1.0, 2 * 2.85, 0.05
-PROMPT_TOKENS = 6
 LONGEST = 16_384
 _BYTES_PER_TOKEN = 12
 _NEAR, _FAR = "", "west"
@@ -118,7 +117,7 @@ def manifest(fleet: Fleet, sizes: Sizes) -> str:
         "metadata": {"name": "two-sites"},
         "spec": {
             "steps": sizes.steps,
-            "model": {"uri": str(ROOT / "manifests" / "examples" / "models" / "chain-sum")},
+            "model": {"uri": str(MODEL)},
             "data": {
                 "dataset": "chain_sum",
                 "options": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2},
@@ -159,7 +158,7 @@ def measure(fleet: Fleet, sizes: Sizes) -> dict[str, Any]:
         file.write_text(manifest(fleet, sizes))
         foretold = simulated(file, steps=sizes.steps, skip=sizes.skip)
         run_job(file, folder)
-        lines = [line for line in metrics(folder) if line["reward_mean"] is not None]
+        lines = steps_of(folder)
     counted = lines[sizes.skip :]
     seconds = lines[-1]["seconds"] - lines[sizes.skip - 1]["seconds"]
     per_second = sizes.scale * sum(line["stats"]["tokens"] for line in counted) / seconds

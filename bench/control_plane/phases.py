@@ -216,7 +216,6 @@ async def restart(world: World, operator: OperatorProcess, count: int) -> Measur
     world.audit.read()
     began = time.time()
     operator.start()
-    operator.wait_ready()
     ready = time.time() - began
     while operator.reconciles() < count:
         _alive(operator, time.time() - began)

@@ -9,11 +9,10 @@ import time
 import urllib.request
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from e2e.harness.daemon import Daemon
 from e2e.harness.ports import free_ports, http_ok
+from e2e.harness.started import Started
 
 from bench.control_plane.world import World, processor_seconds
 
@@ -21,7 +20,7 @@ _READY_SECONDS = 120.0
 _MEGABYTE = 1e6
 
 
-class OperatorProcess:
+class OperatorProcess(Started):
     """`python -m rljob_operator.main`, watching all namespaces with the rights of its manifest."""
 
     def __init__(self, world: World) -> None:
@@ -44,32 +43,15 @@ class OperatorProcess:
         """When the process was started, in seconds since 1970."""
 
     def start(self) -> None:
-        """Start it; it is ready some time later."""
+        """Start it, and wait until its readiness probe succeeds."""
         self.started = time.time()
         self._daemon.start()
-
-    def wait_ready(self) -> None:
-        """Wait until its readiness probe succeeds."""
         ready = partial(http_ok, "127.0.0.1", self._port, "/readyz")
         self._daemon.wait_until(ready, seconds=_READY_SECONDS)
 
     def stop(self) -> None:
         """End it by SIGTERM."""
         self._daemon.stop()
-
-    def __enter__(self) -> Self:
-        self.start()
-        try:
-            self.wait_ready()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def running(self) -> bool:

@@ -20,12 +20,9 @@ from rljob_cli.compare.command import compare
 from rljob_cli.exits import exit_codes
 from rljob_cli.explain.command import explain
 from rljob_cli.generate.chart.command import chart
-from rljob_cli.generate.crd import crd
-from rljob_cli.generate.job_policy import job_policy
-from rljob_cli.generate.monitoring import monitoring
+from rljob_cli.generate.commands import crd, job_policy, monitoring, record_schema
 from rljob_cli.generate.nats_keys import nats_init
 from rljob_cli.generate.nats_site import nats_site
-from rljob_cli.generate.record_schema import record_schema
 from rljob_cli.init.command import init
 from rljob_cli.manifest.load import load_job_and_links
 from rljob_cli.page.command import ui
@@ -153,10 +150,10 @@ def validate(file: File, overrides: Overrides = []) -> None:  # noqa: B006  type
     """
     with exit_codes():
         from rljob_cli.job_checks.downloads import download
-        from rljob_cli.manifest.import_path import allow_modules_beside
+        from rljob_runtime.process.import_path import find_modules_in
 
         job, links = load_job_and_links(file, overrides)
-        allow_modules_beside(file)
+        find_modules_in([str(file.resolve().parent)])
         job = job_with_paths(job, download(job.spec, {}))
         check(job, RunFolder(Path("runs") / job.metadata.name), links)
     typer.echo(f"{file}: RLJob {job.metadata.name} is valid")

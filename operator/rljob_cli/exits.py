@@ -62,10 +62,7 @@ def exit_codes(way_on: WayOn | None = None, *, failed: int = EXIT_FAILED) -> Ite
         if way_on is not None:
             _say(error.failure.advice, way_on)
         raise typer.Exit(failed) from error
-    except MemoryError as error:
-        _say_error("out of memory: free some, or raise its limit (ulimit -v, or that of the container)")
-        raise typer.Exit(failed) from error
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, MemoryError) as error:
         if limit_of(error):
             failure = failure_of(error)
             _say_error(failure.detail)

@@ -29,7 +29,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> BackupPlace:
             uri = (tmp_path / "backup").as_uri()
         case _:
             uri = f"{request.getfixturevalue('bucket')}/{tmp_path.name}"
-    return open_place(uri, field="TARGET")
+    return open_place(uri)
 
 
 def test_files_are_written_whole_listed_read_replaced_and_deleted(place: BackupPlace) -> None:
@@ -74,7 +74,7 @@ def test_what_is_missing_or_altered_is_damage(place: BackupPlace) -> None:
 
 
 def test_a_bucket_that_does_not_exist_is_named(bucket: str) -> None:
-    place = open_place("s3://elsewhere/job", field="TARGET")
+    place = open_place("s3://elsewhere/job")
     with pytest.raises((StorageRefused, StoreUnavailable), match="elsewhere/job"):
         place.write("index.json", [b"content"])
 
@@ -83,7 +83,7 @@ def test_other_schemes_are_refused() -> None:
     with pytest.raises(
         SpecError, match=r"TARGET: ftp:// is not supported: write a path, file://, s3:// or gs://"
     ):
-        open_place("ftp://host/job", field="TARGET")
+        open_place("ftp://host/job")
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "link", "linked folder"])
@@ -101,13 +101,13 @@ def test_nothing_but_files_of_the_folder_is_read(tmp_path: Path, kind: str) -> N
             (root / "file").symlink_to(secret / "file")
         case _:
             (root / "weights").symlink_to(secret)
-    place = open_place(str(root), field="TARGET")
+    place = open_place(str(root))
     with pytest.raises(BackupDamaged):
         list(place.read("weights/file" if kind == "linked folder" else "file"))
 
 
 def test_a_file_is_read_no_further_than_its_size(tmp_path: Path) -> None:
-    place = open_place(str(tmp_path), field="TARGET")
+    place = open_place(str(tmp_path))
     stored = place.write("file", [b"12"])
     place.write("file", [b"123"])
     with pytest.raises(BackupDamaged):

@@ -163,6 +163,10 @@ def test_a_file_that_is_missing_or_no_text(tmp_path: Path) -> None:
             'spec.steps: a whole number is needed, not "zero". Optimizer steps that the job trains.',
         ),
         ("sepc.steps=3", "--set: 'sepc.steps=3': did you mean spec.steps?"),
+        (
+            "sampling.maxTokens=1",
+            "--set: 'sampling.maxTokens=1': did you mean spec.rollout.sampling.maxTokens?",
+        ),
         ("spec.steps=zero", 'spec.steps: a whole number is needed, not "zero"'),
         (
             "spec.pipelin.mode=Streaming",

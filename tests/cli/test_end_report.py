@@ -8,8 +8,7 @@ import pytest
 from example_job import write_job
 
 from rljob_cli.manifest.load import load_job
-from rljob_cli.run.end_report import report_end
-from rljob_cli.run.run_end import RunEnd, RunExit
+from rljob_cli.run.end_report import RunEnd, RunExit, report_end
 from rljob_cli.run.signal_watch import NoSignal
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.failures import Failure, Reason

@@ -115,7 +115,10 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ([MODEL, "--data", tmp_path / "gone.jsonl"], "spec.data.dataset: there is no file"),
         ([MODEL, "--job", tmp_path / "empty"], "--job: "),
         ([MODEL, "--data", "chain_sum", "--set", "rollout.engine.name=torch"], "did you mean Torch?"),
-        ([MODEL, "--data", "chain_sum", "--set", "sampling.topP=3"], "spec.sampling: unknown field"),
+        (
+            [MODEL, "--data", "chain_sum", "--set", "sampling.topP=3"],
+            "did you mean spec.rollout.sampling.topP?",
+        ),
     ):
         ended = rljob("eval", *arguments)
         assert (ended.code, ended.out) == (2, ""), arguments

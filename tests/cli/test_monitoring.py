@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from rljob_cli.commands import app
 from rljob_cli.generate.alerts import ALERTS, rules
+from rljob_cli.generate.commands import COMPONENT, PAGE
 from rljob_cli.generate.dashboard import dashboard
-from rljob_cli.generate.monitoring import COMPONENT, PAGE
 from rljob_operator.telemetry import OperatorMetrics
 from rljob_runtime.telemetry.catalogue import CATALOGUE
 from rljob_runtime.telemetry.metric import MetricKind

@@ -16,15 +16,14 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from rljob_cli.manifest.load import load_job
-from rljob_cli.run.event_log import EventLog
-from rljob_cli.run.live_view import LiveView
+from rljob_cli.run.live_view import LiveView, open_view
 from rljob_cli.run.memory_use import PeakMemory
 from rljob_cli.run.metrics_file import MetricsFile
-from rljob_cli.run.open_view import open_view
 from rljob_cli.run.plain_view import PlainView, TimeLeft
 from rljob_cli.run.result_files import draw, plot, summarize, write_engines, write_summary
 from rljob_cli.run.run_progress import Rate, RunProgress
 from rljob_cli.run.signal_watch import unscored
+from rljob_cli.run.view import EventLog
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_core.failures import Failure, Reason
 from rljob_core.held_out import HeldOutScore

@@ -11,10 +11,10 @@ from invocation import started
 from rich.console import Console
 
 from rljob_cli.manifest.load import load_job
-from rljob_cli.run.event_log import EventLog
-from rljob_cli.run.open_view import open_view
+from rljob_cli.run.end_report import RunEnd, RunExit
+from rljob_cli.run.live_view import open_view
 from rljob_cli.run.run import Run
-from rljob_cli.run.run_end import RunEnd, RunExit
+from rljob_cli.run.view import EventLog
 from rljob_core.failures import Failure, Reason
 from rljob_core.job_state import JobState
 from rljob_core.records import JobFinished

@@ -14,11 +14,11 @@ from tests.memory.store import MemoryServer, MemoryStore
 from tests.waiting import until_async, within
 
 from rljob_cli.manifest.load import load_job
-from rljob_cli.run.event_log import EventLog
+from rljob_cli.run.live_view import open_view
 from rljob_cli.run.metrics_file import MetricsFile
-from rljob_cli.run.open_view import open_view
 from rljob_cli.run.run_progress import RunProgress
 from rljob_cli.run.stream_follower import StreamFollower
+from rljob_cli.run.view import EventLog
 from rljob_core.actions import PublishMetrics
 from rljob_core.messages import StepMetrics
 from rljob_runtime.messaging.announce import publish_metrics

@@ -15,9 +15,8 @@ from example_job import write_job
 from rich.console import Console
 
 from rljob_cli.manifest.load import load_job
-from rljob_cli.run.event_log import EventLog
-from rljob_cli.run.live_view import without_echo
-from rljob_cli.run.open_view import open_view
+from rljob_cli.run.live_view import open_view, without_echo
+from rljob_cli.run.view import EventLog
 
 
 def echoes() -> bool:

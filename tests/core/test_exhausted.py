@@ -18,6 +18,7 @@ from rljob_core.failures import Reason
         (OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address"), "loopback"),
         (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "ulimit -u"),
         (RuntimeError("can't start new thread"), "ulimit -u"),
+        (MemoryError(), "ulimit -v"),
         (
             StoreUnavailable("nats-server did not start:\nruntime: failed to create new OS thread"),
             "ulimit -u",

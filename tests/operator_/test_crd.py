@@ -17,9 +17,9 @@ from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
 from rljob_cli.commands import app
-from rljob_cli.generate.crd import HEADER, files
+from rljob_cli.generate.commands import HEADER, files
+from rljob_cli.generated_files import as_yaml
 from rljob_cli.manifest.differences import IMMUTABLE_ON_RESUME
-from rljob_cli.yaml_files import as_yaml
 from rljob_core.spec import ApiModel, RLJob, RLJobStatus, RolloutPool, Rule, Site
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import rollout_pool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rljob_cli.page.documents.comparison import manifest_rows
+from rljob_cli.page.server import manifest_rows
 
 
 def test_fields_that_differ_have_the_value_of_each_manifest() -> None:

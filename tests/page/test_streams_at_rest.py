@@ -17,8 +17,7 @@ from rljob_cli.page import streams, streams_copy
 from rljob_cli.page.auditing import RunAudits
 from rljob_cli.page.files import RunFiles
 from rljob_cli.page.streams import RunStreams
-from rljob_cli.page.streams_copy import copied_streams
-from rljob_cli.page.uninterrupted import uninterrupted
+from rljob_cli.page.streams_copy import copied_streams, uninterrupted
 from rljob_core.errors import StoreUnavailable
 
 PATIENCE = 300.0

@@ -54,8 +54,8 @@ def failure_of(error: BaseException) -> Failure:
         case RLJobError() if not isinstance(error, StoreUnavailable) or not limit_of(error):
             return error.failure
         case _ if limit := limit_of(error):
-            said = error.strerror if isinstance(error, OSError) else error
-            return Failure(Reason.LIMIT_REACHED, f"{limit}: {said}")
+            said = error.strerror if isinstance(error, OSError) else str(error)
+            return Failure(Reason.LIMIT_REACHED, f"{limit}: {said}" if said else limit)
         case OSError():
             denied = error.errno in {errno.EACCES, errno.EPERM}
             return Failure(Reason.PERMISSION_DENIED if denied else Reason.STORAGE_REFUSED, str(error))

@@ -41,6 +41,8 @@ def limit_of(error: BaseException) -> str:
     """The limit that an error means, in words; empty if it means none."""
     if isinstance(error, OSError) and not isinstance(error, TimeoutError):
         return _BY_NUMBER.get(error.errno or 0, "")
+    if isinstance(error, MemoryError):
+        return _MEMORY
     return limit_in(str(error))
 
 

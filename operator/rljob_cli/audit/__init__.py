@@ -7,10 +7,9 @@ records, the rule which of its messages count, and, to verify snapshots, the fun
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 
-from rljob_cli.audit import agreement, chain, rewards, trajectories
+from rljob_cli.audit import agreement, trajectories
 from rljob_cli.audit.audited_run import AuditedRun, CheckOutcome
 from rljob_cli.audit.causes import UNSENDABLE
 from rljob_cli.audit.evidence import AuditCheck, Evidence, Findings
@@ -56,7 +55,7 @@ _CLAIMS: dict[Callable[[AuditedRun], CheckOutcome], str] = {
     agreement.digests: "everything trained has a payload digest of its own and a reward digest",
     agreement.same_payloads: "ledger, trainer and what payloads are left name the same bytes and versions",
     agreement.same_rewards: "ledger and what rewards are left name the same scores",
-    rewards.trained_rewards: "the trainer was sent the ledger's scores, and the advantages that follow from them",
+    agreement.trained_rewards: "the trainer was sent the ledger's scores, and the advantages that follow from them",
     evaluations: "every evaluation was due, and the published metrics have the ledger's figures and no others",
     summary: "summary.json has the end and the figures that the ledger has",
     agreement.same_batches: "what was committed is what was assigned and what the trainer fed, in order",
@@ -65,14 +64,14 @@ _CLAIMS: dict[Callable[[AuditedRun], CheckOutcome], str] = {
     ),
     agreement.manifests: "every version's manifest is intact and holds the ledger's commit record",
     agreement.attempts: "attempts only go up, and results are of the attempt that holds them",
-    chain.unaltered: "no message of the ledger was altered since it was written, nor since a manifest named it",
+    agreement.unaltered: "no message of the ledger was altered since it was written, nor since a manifest named it",
     agreement.snapshots: "every snapshot of the ledger is what the records before it lead to",
 }
 _OF_STORAGE = (
     trajectories.once_by_trainer,
     trajectories.once_by_manifests,
     trajectories.bound_by_trainer,
-    rewards.trained_rewards,
+    agreement.trained_rewards,
     agreement.same_batches,
     agreement.manifests,
 )
@@ -81,15 +80,11 @@ _OF_STORAGE = (
 
 def _counts(run: AuditedRun) -> dict[str, object]:
     groups = run.history.groups.values()
-    reasons: Counter[str] = Counter()
-    for group in groups:
-        for abort in group.aborted[:1]:
-            reasons.update(abort.causes.get(trajectory, abort.reason) for trajectory in group.members)
     evidence = run.evidence
     return {
         "planned": sum(len(group.members) for group in groups),
         "consumed": sum(1 for _ in run.consumed),
-        "aborted": dict(sorted(reasons.items())),
+        "aborted": dict(sorted(run.history.aborted.items())),
         "unsent_prompts": sorted(
             group.record.prompt
             for group in groups

@@ -1,18 +1,21 @@
-"""Checks that independent sources agree, and that versions and trainer attempts are in order."""
+"""Checks that independent sources agree, that versions and attempts are in order, and that the ledger is unaltered."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from math import isclose
 
-from rljob_cli.audit.announcements import announced
 from rljob_cli.audit.audited_run import AuditedRun, CheckOutcome
-from rljob_cli.audit.evidence import PayloadLeft, Violation, damage
+from rljob_cli.audit.evidence import Evidence, PayloadLeft, Violation, damage
+from rljob_cli.audit.history import History, ValidRecords
+from rljob_core.advantage import group_advantages
 from rljob_core.errors import ProtocolViolation
 from rljob_core.job_state import JobState, snapshot
-from rljob_core.records import Generated
-from rljob_core.trajectory import trajectory_id
+from rljob_core.messages import VersionAnnounced
+from rljob_core.records import Generated, MicroBatchAssigned, StepCommitted
+from rljob_core.trajectory import group_of, trajectory_id
 
 # ------------------------------------------------------------------------------------- agreement of the sources
 
@@ -171,6 +174,46 @@ def _difference(one: tuple[tuple[str, ...], ...], other: tuple[tuple[str, ...], 
     return tuple(sorted(ours ^ theirs))
 
 
+def trained_rewards(run: AuditedRun) -> CheckOutcome:
+    """Check that the trainer was sent the ledger's rewards and the advantages that follow from them.
+
+    Of a restored step, the ledger may have lost the rewards; the advantages then still follow from the rewards that the
+    trainer was sent.
+    """
+    found: list[Violation] = []
+    examined = 0
+    fed = {(step, item.trajectory): item for step, item in run.fed_items}
+    for commit in run.history.commits:
+        groups: dict[str, list[tuple[str, float, float]]] = {}
+        for consumed in commit.consumed:
+            item = fed.get((consumed.step, consumed.trajectory))
+            if item is None:
+                continue
+            examined += 1
+            groups.setdefault(group_of(consumed.trajectory), []).append(
+                (consumed.trajectory, item.reward, item.advantage)
+            )
+            record = consumed.rewarded
+            if record is not None and record.attempt == item.attempt and record.reward != item.reward:
+                text = f"has the reward {record.reward:g} in the ledger, the trainer was sent {item.reward:g}"
+                found.append(Violation((consumed.trajectory,), text))
+        for siblings in groups.values():
+            if commit.scales:
+                wrong = [_wrong_advantages(siblings, scale_by_std=scale) for scale in sorted(commit.scales)]
+                found += sorted(wrong, key=len)[0]
+    return examined, found
+
+
+def _wrong_advantages(siblings: list[tuple[str, float, float]], *, scale_by_std: bool) -> list[Violation]:
+    """What the trainer was sent of a group (id, reward, advantage) and does not follow from its rewards."""
+    expected = group_advantages([reward for _, reward, _ in siblings], scale_by_std=scale_by_std)
+    return [
+        Violation((name,), f"was trained with the advantage {sent:g}, its rewards give {right:g}")
+        for (name, _, sent), right in zip(siblings, expected, strict=True)
+        if not isclose(sent, right, rel_tol=1e-6, abs_tol=1e-9)
+    ]
+
+
 # ------------------------------------------------------------------------------------- versions
 
 
@@ -192,8 +235,49 @@ def versions(run: AuditedRun) -> CheckOutcome:
         for before, record in pairwise(commits)
         if record.parent != before.manifest
     ]
-    found += announced(run.history, run.evidence)
+    found += _announced(run.history, run.evidence)
     return len(commits) + len(run.evidence.announced), found
+
+
+def _announced(history: History, evidence: Evidence) -> Iterator[Violation]:
+    """Say which announcements to engines are of no version of the ledger, or of no coordinator of its.
+
+    The newest announcement is left. It may be older than the ledger's newest version, where a coordinator has died
+    between the record and the announcement, but never ahead of it: a version is announced once its commit is recorded.
+    """
+    if evidence.live:  # the announcements were read after the ledger
+        return
+    commits = {commit.record.version: commit.record for commit in history.commits}
+    revoked = {commit.record.manifest for commit in history.revoked}
+    claimed = {claim.number for _, claim in history.records.claims}
+    for said in evidence.announced:
+        name = (f"version {said.version}",)
+        if said.epoch not in claimed:
+            text = f"was announced by the writer epoch {said.epoch}, which the ledger lacks"
+            later = f"{text}: `rljob run --resume` goes on from what is left"
+            yield history.beyond_end(name, text, later)
+        if said.version > history.version and said.manifest not in revoked:
+            if history.finished is None:
+                yield damage(name, "was announced, but neither ledger nor manifests have it")
+            else:
+                yield Violation(name, f"was announced, but the job ended at version {history.version}")
+        elif said.version <= history.version and not _is_of(said, commits, revoked, evidence):
+            yield Violation(
+                name,
+                f"was announced with the manifest {said.manifest[:12] or 'of none'}, which is another one",
+            )
+
+
+def _is_of(
+    said: VersionAnnounced, commits: dict[int, StepCommitted], revoked: set[str], evidence: Evidence
+) -> bool:
+    """Whether an announcement names the ledger's manifest, or that of a version that was revoked or begun again."""
+    known = commits.get(said.version)
+    if (said.key, said.manifest) == ((known.key, known.manifest) if known is not None else (None, "")):
+        return True
+    left = {file.digest for file in evidence.manifests if file.version == said.version}
+    current = known.manifest if known is not None else ""
+    return said.manifest in revoked or (said.manifest in left and said.manifest != current)
 
 
 def manifests(run: AuditedRun) -> CheckOutcome:
@@ -220,7 +304,53 @@ def attempts(run: AuditedRun) -> CheckOutcome:
     return run.history.records.valid, run.history.out_of_order
 
 
-# ------------------------------------------------------------------------------------- snapshots
+# ------------------------------------------------------------------------------------- the ledger itself
+
+
+def unaltered(run: AuditedRun) -> CheckOutcome:
+    """Check that each message has the digest of itself and all before it, and that the manifests' digests are of these.
+
+    A manifest has the digest that the ledger had when its step's last micro-batch was sent. The ledger must have had
+    it between the record of that micro-batch and the commit, unless the commit was restored: the ledger may have lost
+    that digest. An earlier digest would leave what follows it open to be rewritten.
+    """
+    found: list[Violation] = []
+    seen: dict[str, int] = {}
+    for message in run.evidence.ledger:
+        if not message.counts:
+            continue
+        if message.digest != message.expected_digest:
+            text = (
+                "does not have the digest of what it holds and of what precedes it: one of them was altered"
+            )
+            found.append(damage((f"message {message.sequence}",), text))
+        seen.setdefault(message.digest, message.sequence)
+    found += _misnamed(run, seen)
+    return len(seen), found
+
+
+def _misnamed(run: AuditedRun, seen: dict[str, int]) -> Iterator[Violation]:
+    """Commits whose manifest names another digest than the ledger (`seen`) had while the step's proposal was due."""
+    assigned = 0
+    ledger, writer = run.evidence.ledger, run.history.records.writer
+    valid = {message.sequence for message, _ in ValidRecords().batches(ledger)}
+    for message in ledger:
+        batch = message.batch
+        if batch is None or not message.counts or batch.writer.number > writer.number:
+            continue
+        for record in batch.records:
+            if isinstance(record, MicroBatchAssigned) and message.sequence in valid:
+                assigned = message.sequence
+            elif isinstance(record, StepCommitted):
+                name, named = (f"version {record.version}",), seen.get(record.ledger)
+                if named is None or named >= message.sequence:
+                    yield Violation(name, "its manifest names a ledger that this one does not continue")
+                elif named < assigned:
+                    text = (
+                        f"its manifest names the ledger up to message {named}, but the step's last micro-batch is in "
+                        f"message {assigned}"
+                    )
+                    yield Violation(name, text)
 
 
 def snapshots(run: AuditedRun) -> CheckOutcome:

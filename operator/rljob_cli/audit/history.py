@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 
 from rljob_cli.audit.causes import ENGINE_LOST, Moment
 from rljob_cli.audit.evaluations import unfounded
-from rljob_cli.audit.evidence import LedgerMessage, Violation, damage
+from rljob_cli.audit.evidence import LedgerMessage, Verdict, Violation, damage
 from rljob_cli.audit.ledger_items import Committed, Member, Planned, PublishedMoment
 from rljob_cli.audit.spec_changes import unclaimed
 from rljob_cli.audit.training import Training
-from rljob_cli.audit.valid_records import ValidRecords
 from rljob_core.metrics_history import LineKind
 from rljob_core.records import (
     BufferOpened,
@@ -31,6 +30,7 @@ from rljob_core.records import (
     MicroBatchAssigned,
     PipelineSet,
     Record,
+    RecordBatch,
     Rewarded,
     SiblingReset,
     SpecInForce,
@@ -38,8 +38,56 @@ from rljob_core.records import (
     StepRestored,
     TrainerAttempt,
     VersionsRevoked,
+    Writer,
 )
 from rljob_core.trajectory import group_of, prompt_of_group, sibling_of, trajectory_id
+
+
+@dataclass(slots=True)
+class ValidRecords:
+    """Tracks which coordinator may write the ledger while the ledger is read once, in order.
+
+    The valid writer is the instance that was the first to claim the newest epoch so far. Records that an earlier
+    coordinator appends after that claim are ignored, and so is a later claim of the same epoch. A message that was not
+    appended to the message that it names as its predecessor is ignored, too, whatever its writer: the writer had seen
+    an end of the ledger that was lost later.
+
+    Attributes:
+        valid: number of valid records.
+        fenced: number of records that writers without the newest epoch appended.
+        astray: number of messages that are not in the chain.
+        missing: sequences of messages that are missing from the middle of the ledger.
+        claims: sequence and record of each valid claim.
+        writer: the valid writer after the messages read so far.
+    """
+
+    valid: int = 0
+    fenced: int = 0
+    astray: int = 0
+    missing: list[int] = field(default_factory=list)
+    claims: list[tuple[int, EpochClaimed]] = field(default_factory=list)
+    writer: Writer = field(default_factory=lambda: Writer(0, ""))
+
+    def batches(self, ledger: Iterable[LedgerMessage]) -> Iterator[tuple[LedgerMessage, RecordBatch]]:
+        """Yield each message with valid records, and these, in order; update the attributes."""
+        expected = 1
+        for message in ledger:
+            self.missing += range(expected, message.sequence)
+            expected = message.sequence + 1
+            self.astray += not message.counts
+            batch = message.batch
+            if batch is None or not message.counts:
+                continue
+            for record in batch.records:
+                if isinstance(record, EpochClaimed) and record.number > self.writer.number:
+                    self.writer = Writer(record.number, record.instance)
+                    self.claims.append((message.sequence, record))
+            if batch.writer == self.writer:
+                self.valid += len(batch.records)
+                yield message, batch
+            else:
+                self.fenced += len(batch.records)
+
 
 _OF_ROLLBACKS = (StepRestored, PipelineSet, BufferOpened, VersionsRevoked)
 """What a rollback records: commits that the ledger had lost, the buffers that these need and the pipeline that opens
@@ -95,6 +143,12 @@ class History(Training):
     def writers(self) -> int:
         """How many coordinators the job has had."""
         return self.records.writer.count
+
+    def beyond_end(self, ids: tuple[str, ...], text: str, later: str) -> Violation:
+        """What the ledger can only have lost with its end: a violation if it has one; else `later` says what to do."""
+        if self.finished is not None:
+            return Violation(ids, text)
+        return Violation(ids, later, Verdict.UNFINISHED)
 
     @classmethod
     def read(cls, ledger: Iterable[LedgerMessage]) -> History:

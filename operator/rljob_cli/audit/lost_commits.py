@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from rljob_cli.audit.evidence import Evidence, Verdict, Violation, damage
+from rljob_cli.audit.evidence import Evidence, Violation, damage
 from rljob_cli.audit.history import History
 from rljob_core.records import EPOCH_STRIDE, StepCommitted
 from rljob_core.spec import PipelineSpec
@@ -95,11 +95,10 @@ def _lost_commits(history: History, evidence: Evidence) -> Iterator[Violation]:
     if evidence.growing:
         return
     names = tuple(f"version {version}" for version in lost.values())
-    if history.finished is not None and lost:
-        yield Violation(names, "were committed, by their manifests, but the ledger ended the job before")
-    elif lost:
-        text = "were committed, but the ledger has lost it: `rljob run --resume` restores them from their manifests"
-        yield Violation(names, text, Verdict.UNFINISHED)
+    if lost:
+        text = "were committed, by their manifests, but the ledger ended the job before"
+        later = "were committed, but the ledger has lost it: `rljob run --resume` restores them from their manifests"
+        yield history.beyond_end(names, text, later)
     for message in evidence.ledger:
         for record in message.batch.records if message.batch is not None else ():
             if isinstance(record, StepCommitted) and record.manifest in lost:

@@ -15,7 +15,7 @@ from statistics import fmean
 
 from rljob_cli.audit.audited_run import AuditedRun, CheckOutcome
 from rljob_cli.audit.evaluations import is_due
-from rljob_cli.audit.evidence import Verdict, Violation, damage
+from rljob_cli.audit.evidence import Violation, damage
 from rljob_cli.audit.ledger_items import Committed
 from rljob_core.advantage import deviation
 from rljob_core.held_out import HeldOutScore
@@ -255,14 +255,10 @@ class _Judge:
 
     def _unknown(self, name: str, what: str, source: str) -> Iterator[Violation]:
         """What the ledger does not know at all: it may have lost its end."""
-        history = self.run.history
-        if self.run.evidence.live:
-            return
-        if history.finished is None:
-            text = f"{what}, by {source}, but the ledger has lost it: `rljob run --resume` restores or repeats it"
-            yield Violation((name,), text, Verdict.UNFINISHED)
-        else:
-            yield Violation((name,), f"{what}, by {source}, but not by the ledger")
+        if not self.run.evidence.live:
+            told = f"{what}, by {source}, but"
+            later = f"{told} the ledger has lost it: `rljob run --resume` restores or repeats it"
+            yield self.run.history.beyond_end((name,), f"{told} not by the ledger", later)
 
 
 def _unlike_copies(run: AuditedRun) -> Iterator[Violation]:

@@ -1,4 +1,4 @@
-"""Reads the audit's evidence about a job: its streams, the manifests of its weights, and its trainer's own log.
+"""Reads the audit's evidence about a job: streams, manifests of weights, its trainer's log, and what its folder says.
 
 For a run's output folder, the streams are read from the run's nats-server if it is running, else from a server that is
 started for the audit. In a pod they are read from the server in `RLJOB_NATS_URL`. The ledger is read first: everything
@@ -11,19 +11,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import xxhash
 from pydantic import TypeAdapter, ValidationError
 
 from rljob_cli.audit.evidence import Evidence, ManifestFile
-from rljob_cli.audit.reports_read import add_reports, mounted_configurations, worker_specs
 from rljob_cli.audit.streams import (
     absent_streams,
     announcements,
+    first_message,
     ledger_messages,
     metrics_lines,
     payloads_left,
@@ -37,6 +38,7 @@ from rljob_core.config import JobConfig
 from rljob_core.errors import RLJobError, SpecError, StoreUnavailable
 from rljob_core.ports import Channel, Message, MessageStore, WeightManifest
 from rljob_core.records import FED, FedMicroBatch
+from rljob_core.spec import RLJobSpec
 from rljob_core.stream_names import StreamNames
 from rljob_operator import names
 from rljob_runtime.locations import local_path
@@ -60,28 +62,24 @@ async def read_folder(folder: RunFolder) -> Evidence:
         SpecError: the folder holds no job, or one that has not begun.
         StoreUnavailable: the job's streams cannot be read.
     """
-    identity, in_use = _identity(folder), folder.in_use()  # the lock is ours once the streams are served
+    identity, in_use = (
+        folder.required_identity(),
+        folder.in_use(),
+    )  # the lock is ours once the streams are served
     async with served_streams(folder, identity, whole=False) as url:
         return await _read_served(folder, identity, url, in_use=in_use)
 
 
 async def read_folder_served(folder: RunFolder, url: str) -> Evidence:
     """The evidence of a run whose streams, or a copy of them, the server at `url` serves."""
-    return await _read_served(folder, _identity(folder), url, in_use=folder.in_use())
-
-
-def _identity(folder: RunFolder) -> Identity:
-    identity = folder.identity()
-    if identity is None:
-        raise SpecError(str(folder.path), "is not an output folder of rljob run: it has no job.json")
-    return identity
+    return await _read_served(folder, folder.required_identity(), url, in_use=folder.in_use())
 
 
 async def _read_served(folder: RunFolder, identity: Identity, url: str, *, in_use: bool) -> Evidence:
     if identity.mirrors:
         return await _read_mirrored(job_config(folder.workers_config), identity, url)
     evidence = await _collect_of(folder, identity, url, in_use=in_use)
-    return add_reports(evidence, folder, identity, in_use=in_use)
+    return _add_reports(evidence, folder, identity, in_use=in_use)
 
 
 async def _read_mirrored(config: JobConfig, identity: Identity, url: str) -> Evidence:
@@ -149,7 +147,7 @@ async def read_configured(
     evidence = await collect(connect(), transport, job=config.uid, trainer=config.trainer_log_uri)
     spec = config.spec.model_dump(mode="json", by_alias=True)
     unreadable = list(evidence.unreadable)
-    specs = tuple(worker_specs(mounted_configurations(workers), unreadable))
+    specs = tuple(_worker_specs(_mounted_configurations(workers), unreadable))
     return replace(
         evidence, user_spec=spec, spec_may_be_ahead=True, worker_specs=specs, unreadable=tuple(unreadable)
     )
@@ -276,8 +274,82 @@ def _fed(folder: Path, unreadable: list[str]) -> Iterator[FedMicroBatch]:
                 # The trainer writes a whole line before backward begins. A line without its end was cut off by a kill:
                 # nothing was fed.
                 if line.endswith(b"\n"):
-                    unreadable.append(f"{file}, line {number}: {_first(error)}")
+                    unreadable.append(f"{file}, line {number}: {first_message(error)}")
 
 
-def _first(error: ValidationError) -> str:
-    return error.errors(include_url=False)[0]["msg"]
+# ------------------------------------------------------------------------------- what the run says about itself
+
+
+def _add_reports(evidence: Evidence, folder: RunFolder, identity: Identity, *, in_use: bool) -> Evidence:
+    """Add what the folder's files say to the evidence from the streams; `in_use`: see `Evidence`."""
+    unreadable = list(evidence.unreadable)
+    patched = (text.partition("=")[0].strip().removeprefix("spec.") for text in identity.patches)
+    return replace(
+        evidence,
+        metrics_file=_metrics(folder, unreadable),
+        summary=_summary(folder, unreadable),
+        user_spec=_spec(identity, unreadable),
+        patched=tuple(patched),
+        in_use=in_use,
+        worker_specs=tuple(_worker_specs(_configurations(folder), unreadable)),
+        unreadable=tuple(unreadable),
+    )
+
+
+def _metrics(folder: RunFolder, unreadable: list[str]) -> Any:
+    if not folder.metrics.is_file():
+        return ()
+    # The last line may be half written: by a run that was killed, or that is writing it now.
+    lines = [line for line in folder.metrics.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+    return metrics_lines(lines, unreadable)
+
+
+def _summary(folder: RunFolder, unreadable: list[str]) -> dict[str, Any] | None:
+    if not folder.summary.is_file():
+        return None
+    try:
+        found = json.loads(folder.summary.read_bytes())
+    except ValueError as error:
+        unreadable.append(f"summary.json cannot be read: {error}")
+        return None
+    if not isinstance(found, dict):
+        unreadable.append("summary.json is not a JSON object")
+        return None
+    return found
+
+
+def _spec(identity: Identity, unreadable: list[str]) -> dict[str, Any] | None:
+    try:
+        spec = RLJobSpec.model_validate(identity.manifest["spec"])
+    except (ValidationError, LookupError) as error:
+        unreadable.append(f"the spec in job.json is not valid: {error}")
+        return None
+    return spec.model_dump(mode="json", by_alias=True)
+
+
+def _configurations(folder: RunFolder) -> Iterator[tuple[str, Path]]:
+    for file in sorted(folder.path.glob("pods/*/volumes/config/config.json")):
+        yield file.relative_to(folder.path / "pods").parts[0], file
+
+
+def _mounted_configurations(folder: Path) -> list[tuple[str, Path]]:
+    """Name and path of the configurations that an audit's pod on a cluster mounts (`names.WORKER_CONFIGS_FOLDER`)."""
+    return [(file.stem, file) for file in sorted(folder.glob("*.json"))]
+
+
+def _worker_specs(
+    files: Iterable[tuple[str, Path]], unreadable: list[str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the specs in workers' configuration files, each with the name that its file was given.
+
+    Args:
+        files: name and path of each file.
+        unreadable: gets a sentence for each file that does not read.
+    """
+    for name, file in files:
+        try:
+            config = JobConfig.model_validate_json(file.read_bytes())
+        except ValidationError as error:
+            unreadable.append(f"the configuration of {name} cannot be read: {first_message(error)}")
+            continue
+        yield name, config.spec.model_dump(mode="json", by_alias=True)

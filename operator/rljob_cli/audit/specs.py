@@ -12,6 +12,7 @@ from rljob_cli.audit.audited_run import AuditedRun, CheckOutcome
 from rljob_cli.audit.evidence import Evidence, Verdict, Violation
 from rljob_cli.audit.history import History
 from rljob_cli.audit.spec_changes import PIPELINE_FIELDS, completed
+from rljob_cli.manifest.differences import value_in
 from rljob_core.spec import CHANGEABLE_OF_ENVIRONMENT, PipelineSpec, RLJob, immutable_fields
 
 _PROMISED = (
@@ -73,18 +74,11 @@ def _changed_for_good(specs: Sequence[dict[str, Any]]) -> Iterator[Violation]:
     ]
     for one, other in pairwise(map(completed, specs)):
         for path in paths:
-            for leaf, before, after in _leaves(path, _at(one, path), _at(other, path)):
+            for leaf, before, after in _leaves(path, value_in(one, path), value_in(other, path)):
                 if not _IMMUTABLE[path].keeps(path, leaf):
                     continue
                 text = f"is immutable, but one coordinator had {_shown(before)}, and the next one {_shown(after)}"
                 yield Violation((f"spec.{leaf}",), text)
-
-
-def _at(spec: Any, path: str) -> Any:
-    """The value at a path of fields; None if there is none, or if it is in a list."""
-    for name in path.split("."):
-        spec = spec.get(name) if isinstance(spec, dict) else None
-    return spec
 
 
 def _in_force(history: History) -> dict[str, Any]:

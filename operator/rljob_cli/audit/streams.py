@@ -6,10 +6,11 @@ A server may lose the end of a stream, even while the audit reads it; new messag
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from rljob_cli.audit.evidence import LedgerMessage, PayloadLeft
 from rljob_core.errors import CorruptLedger, CorruptPayload, StreamCut
@@ -31,6 +32,7 @@ from rljob_runtime.messaging.payload_index import SUMMARY_HEADER
 from rljob_runtime.messaging.summaries import PayloadSummary, decode_summaries
 from rljob_runtime.messaging.trajectories import Location, TrajectoryStore
 
+T = TypeVar("T")
 _SILENCE_SECONDS = 2.0
 _POLL_SECONDS = 0.2
 _READINGS = 3
@@ -134,42 +136,39 @@ def _with_valid_specs(batch: RecordBatch, sequence: int) -> RecordBatch:
     return batch
 
 
+def _decoded(
+    adapter: TypeAdapter[T], named: Iterable[tuple[str, bytes]], unreadable: list[str]
+) -> Iterator[T]:
+    """Yield what decodes; add the names of what does not to `unreadable`."""
+    for name, data in named:
+        try:
+            yield adapter.validate_json(data)
+        except ValidationError as error:
+            unreadable.append(f"{name} does not decode: {first_message(error)}")
+
+
+def first_message(error: ValidationError) -> str:
+    """What is wrong first."""
+    return error.errors(include_url=False)[0]["msg"]
+
+
 def reward_results(messages: Sequence[Message], unreadable: list[str]) -> Iterator[RewardResult]:
     """Yield all results in the reward stream; add what does not decode to `unreadable`."""
-    for message in messages:
-        if message.suffix == MARK:
-            continue
-        try:
-            yield from REWARD_BATCH.validate_json(message.data).results
-        except ValidationError as error:
-            unreadable.append(
-                f"reward message {message.sequence} does not decode: {error.errors(include_url=False)[0]['msg']}"
-            )
+    named = ((f"reward message {m.sequence}", m.data) for m in messages if m.suffix != MARK)
+    return (result for batch in _decoded(REWARD_BATCH, named, unreadable) for result in batch.results)
 
 
 def announcements(messages: Sequence[Message], unreadable: list[str]) -> tuple[VersionAnnounced, ...]:
     """Decode what was announced to the engines; add what does not decode to `unreadable`."""
-    found: list[VersionAnnounced] = []
-    for message in messages:
-        try:
-            found.append(VERSION_ANNOUNCED.validate_json(message.data))
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]["msg"]
-            unreadable.append(f"announcement {message.sequence} does not decode: {first}")
-    return tuple(found)
+    named = ((f"announcement {message.sequence}", message.data) for message in messages)
+    return tuple(_decoded(VERSION_ANNOUNCED, named, unreadable))
 
 
 def metrics_lines(messages: Sequence[bytes], unreadable: list[str]) -> tuple[StepMetrics, ...]:
     """Decode metrics lines, without those that the user has gone back from; `unreadable` gets what does not decode."""
     kept: list[StepMetrics] = []
-    for number, data in enumerate(messages, start=1):
-        try:
-            line = STEP_METRICS.validate_json(data)
-        except ValidationError as error:
-            unreadable.append(
-                f"line {number} of the metrics does not decode: {error.errors(include_url=False)[0]['msg']}"
-            )
-            continue
+    named = ((f"line {number} of the metrics", data) for number, data in enumerate(messages, start=1))
+    for line in _decoded(STEP_METRICS, named, unreadable):
         if line.gone_back:
             kept = [one for one in kept if one.version <= line.version and not one.finished]
         else:

@@ -6,7 +6,6 @@ not ended may be older than the ledger, but not ahead of it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from math import isclose
 from statistics import fmean
@@ -16,6 +15,7 @@ from rljob_cli.audit.audited_run import AuditedRun, CheckOutcome
 from rljob_cli.audit.evidence import Verdict, Violation, damage
 from rljob_cli.audit.history import History
 from rljob_cli.audit.metrics import step_statistics
+from rljob_cli.manifest.differences import value_in
 
 _ENDS = ("Succeeded", "Failed")
 _OPEN = ("Running", "Interrupted")
@@ -41,7 +41,7 @@ def summary(run: AuditedRun) -> CheckOutcome:
     found = [
         Violation(_NAME, f"says {field} {stated}, the ledger says {_shown(right)}")
         for field, right in expected.items()
-        if (stated := _at(written, field)) is not None and not _agrees(stated, right)
+        if (stated := value_in(written, field)) is not None and not _agrees(stated, right)
     ]
     return len(expected), found
 
@@ -86,7 +86,7 @@ def _expected(run: AuditedRun, outcome: str) -> dict[str, object]:
         values["steps_planned"] = history.version
     if not history.revoked and not any(commit.restored for commit in history.commits):
         values["trajectories.planned"] = sum(len(group.members) for group in history.groups.values())
-        values["trajectories.aborted"] = dict(_aborted(history))
+        values["trajectories.aborted"] = dict(history.aborted)
     if history.pipelines.settings:
         newest = history.pipelines.settings[-1]
         values |= {"mode": newest.mode, "max_staleness": newest.max_staleness}
@@ -95,15 +95,6 @@ def _expected(run: AuditedRun, outcome: str) -> dict[str, object]:
 
 def _gangs(history: History) -> int:
     return max((start.attempt for start in history.attempts), default=0)
-
-
-def _aborted(history: History) -> Counter[str]:
-    """How many trajectories were given up, by cause."""
-    found: Counter[str] = Counter()
-    for group in history.groups.values():
-        for abort in group.aborted[:1]:
-            found.update(abort.causes.get(trajectory, abort.reason) for trajectory in group.members)
-    return found
 
 
 def _evaluated(run: AuditedRun) -> dict[str, object]:
@@ -148,13 +139,6 @@ def _staleness(run: AuditedRun) -> dict[str, object]:
     means = [statistic["staleness_mean"] for statistic in known if "staleness_mean" in statistic]
     mean = {"staleness_mean": fmean(means)} if len(means) == len(known) else {}
     return {"staleness_max": max(statistic["staleness_max"] for statistic in known), **mean}
-
-
-def _at(written: dict[str, Any], path: str) -> object:
-    found: object = written
-    for part in path.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found
 
 
 def _agrees(stated: object, right: object) -> bool:

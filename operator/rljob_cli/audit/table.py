@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -32,20 +33,9 @@ def as_text(findings: Findings) -> str:
     """Format the findings as JSON."""
     content = {
         "verdict": findings.verdict,
-        "unchecked": list(findings.unchecked),
+        "unchecked": findings.unchecked,
         "counts": findings.counts,
-        "checks": [
-            {
-                "name": check.name,
-                "claim": check.claim,
-                "examined": check.examined,
-                "holds": check.holds,
-                "violations": [
-                    {"ids": list(v.ids), "text": v.text, "verdict": v.verdict} for v in check.violations
-                ],
-            }
-            for check in findings.checks
-        ],
+        "checks": [{**asdict(check), "holds": check.holds} for check in findings.checks],
     }
     return json.dumps(content, indent=2)
 

@@ -57,7 +57,7 @@ def backup(
         from rljob_cli.backup.sources import back_up_configured, back_up_run
         from rljob_cli.cluster_job import job_config
 
-        place = open_place(target, field="TARGET")
+        place = open_place(target)
         copying = (
             back_up_configured(job_config(path), place)
             if path.is_file()
@@ -112,7 +112,7 @@ def restore(
         from rljob_cli.backup.restore_on_cluster import restore_configured
         from rljob_cli.cluster_job import job_config
 
-        place = open_place(target, field="TARGET")
+        place = open_place(target)
         if path.is_file():
             if overrides:
                 raise SpecError("--set", "is for output folders: change the RLJob itself")

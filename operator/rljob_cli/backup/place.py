@@ -65,19 +65,18 @@ class BackupPlace(Protocol):
         """Delete a file; without effect if it does not exist."""
 
 
-def open_place(uri: str, *, field: str) -> BackupPlace:
+def open_place(uri: str) -> BackupPlace:
     """Open the place at a path or URI (`file://`, `s3://`, `gs://`); it is made when it is first written to.
 
     Args:
-        uri: the path or URI.
-        field: the argument that gives it, for errors.
+        uri: the path or URI, which the argument TARGET gives.
 
     Raises:
         SpecError: the URI has another scheme, or its package is not installed.
     """
     if is_object_store(uri):
-        return ObjectPlace(*object_store(uri, field=field))
-    return FolderPlace(local_path(uri, field=field))
+        return ObjectPlace(*object_store(uri, field="TARGET"))
+    return FolderPlace(local_path(uri, field="TARGET"))
 
 
 def verified(place: BackupPlace, path: str, expected: StoredFile) -> Iterator[bytes]:

@@ -24,6 +24,7 @@ from rljob_cli.backup.index import Index
 from rljob_cli.backup.place import BackupPlace
 from rljob_cli.cluster_job import manifest_of
 from rljob_cli.manifest.differences import fixed_differences
+from rljob_cli.run_folder.streams import opened
 from rljob_core import worker_protocol
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
@@ -73,9 +74,7 @@ async def restore_configured(
         worker_protocol.NATS_CREDENTIALS
     )
     connect = partial(role_store, config, _ROLE, environment=environment, create=own)
-    store = connect()
-    await store.open()
-    try:
+    async with opened(connect()) as store:
         transport, uri = config.spec.weights.transport, config.weights_uri
         with closing(open_transport(transport, uri=uri, connect=connect)) as weights:
             await _check_unused(store, weights, config)
@@ -85,8 +84,6 @@ async def restore_configured(
                 await fill_stream(index, place, store, channel)
             await fill_folders(index, place, config, weights)
         await _take_over(store, former=index.uid, job=config.uid)
-    finally:
-        await store.close()
     return index
 
 

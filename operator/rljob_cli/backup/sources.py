@@ -16,9 +16,8 @@ from rljob_cli.backup.take import BackedUpJob, RunReports, Taken, take
 from rljob_cli.cluster_job import manifest_of
 from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_cli.run_folder.job_file import stored_job
-from rljob_cli.run_folder.streams import served_streams, store_of
+from rljob_cli.run_folder.streams import opened, served_streams, store_of
 from rljob_core.config import JobConfig
-from rljob_core.errors import SpecError
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_runtime.locations import local_path, model_folder
 from rljob_runtime.messaging.connect import role_store
@@ -36,9 +35,7 @@ async def back_up_run(folder: RunFolder, place: BackupPlace) -> Taken:
     Raises:
         SpecError: the folder holds no job; or see `take`, as for what else is raised.
     """
-    identity = folder.identity()
-    if identity is None:
-        raise SpecError(str(folder.path), "is not an output folder of rljob run: it has no job.json")
+    identity = folder.required_identity()
     over = not folder.in_use()
     job = BackedUpJob(identity.namespace, identity.name, identity.uid, partial(_reports, folder, over=over))
     async with served_streams(folder, identity) as url:
@@ -74,7 +71,6 @@ async def _take(
 ) -> Taken:
     weights = open_transport(config.spec.weights.transport, uri=config.weights_uri, connect=connect)
     checkpoints = open_checkpoints(config.checkpoint_uri, model_path=Path())
-    store = connect()
     with place.locked(), closing(weights), TemporaryDirectory(prefix="rljob-trainer-log-") as copy:
         files = JobFiles(weights, checkpoints, Path(copy))
         if is_object_store(config.trainer_log_uri):
@@ -82,16 +78,11 @@ async def _take(
             files = replace(files, copy_log=log.refresh)
         else:
             files = replace(files, trainer=local_path(config.trainer_log_uri))
-        await store.open()
-        try:
+        async with opened(connect()) as store:
             return await take(job, store, files, place)
-        finally:
-            await store.close()
 
 
 def _reports(folder: RunFolder, *, over: bool) -> RunReports:
-    identity = folder.identity()
-    if identity is None:
-        raise SpecError(str(folder.path), "is no output folder any more: its job.json was removed")
+    identity = folder.required_identity()  # it may have changed
     summary = folder.earlier_summary() or None if over else None
     return RunReports(asdict(identity), summary, folder.earlier_engines())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
@@ -255,12 +255,9 @@ async def _scored(scorer: Scorer, answer: EvaluatedAnswer) -> EvaluatedAnswer:
         return answer
     finish = FinishReason.LENGTH if answer.truncated else FinishReason.STOP
     outcome = await scorer.score(ScoringJob(answer.prompt, False, answer.completion, finish=finish))
-    given = {
-        name: getattr(answer, name) for name in ("prompt", "way", "text", "completion", "tokens", "truncated")
-    }
     if outcome.failure is not None:
-        return EvaluatedAnswer(**given, error=str(outcome.failure))
-    return EvaluatedAnswer(**given, reward=outcome.reward, parts=outcome.parts)
+        return replace(answer, error=str(outcome.failure))
+    return replace(answer, reward=outcome.reward, parts=outcome.parts)
 
 
 def check_answers(answers: Sequence[EvaluatedAnswer]) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 from rljob_cli.answer_length import usual_max_tokens
 from rljob_cli.job_checks.downloads import download
-from rljob_cli.manifest.import_path import allow_modules_beside, allow_modules_in
 from rljob_cli.manifest.load import change_job, load_job
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_cli.run_folder.job_file import stored_job
@@ -20,6 +19,7 @@ from rljob_core.remote_uri import job_with_paths
 from rljob_core.spec import EvaluationSpec, RLJob
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_runtime.data.prompts import evaluation_data
+from rljob_runtime.process.import_path import find_modules_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def _run_of(checkpoint: Path) -> Path:
 
 def _job(path: Path, *, given: bool) -> RLJob | None:
     if path.is_file():
-        allow_modules_beside(path)
+        find_modules_in([str(path.resolve().parent)])
         job = load_job(path)
         return job_with_paths(job, download(job.spec, {}))
     identity = RunFolder(path).identity() if path.is_dir() else None
@@ -103,14 +103,14 @@ def _job(path: Path, *, given: bool) -> RLJob | None:
         if given:
             raise SpecError("--job", f"{path} is neither a manifest nor the folder of a run")
         return None
-    allow_modules_in(Path(identity.origin or "."))
+    find_modules_in([identity.origin or "."])
     job = stored_job(identity)
     return job_with_paths(job, download(job.spec, identity.downloads))
 
 
 def _plain(model: Path) -> RLJob:
     """A job with the defaults, for a model that belongs to none."""
-    allow_modules_in(Path.cwd())
+    find_modules_in([str(Path.cwd())])
     content = {
         "apiVersion": "rljob.dev/v1alpha1",
         "kind": "RLJob",

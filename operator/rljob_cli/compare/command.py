@@ -14,8 +14,6 @@ from rljob_cli.exits import exit_codes
 from rljob_core.advice import nearest
 from rljob_core.errors import SpecError
 
-_FORMATS = (".png", ".svg", ".pdf")
-
 
 def compare(
     runs: Annotated[
@@ -92,11 +90,10 @@ def _measure(given: str | None) -> Measure | None:
 
 
 def _check_picture(picture: Path, runs: list[Path]) -> None:
-    if picture.suffix.lower() not in _FORMATS:
-        raise SpecError("--picture", f"{picture.name} does not end with {', '.join(_FORMATS)}")
+    from rljob_cli.compare.picture import check_writable
+
+    check_writable("--picture", picture)
     folder = picture.resolve().parent
-    if not folder.is_dir():
-        raise SpecError("--picture", f"there is no folder {picture.parent}")
     for run in runs:
         if folder.is_relative_to(run.resolve()):
             raise SpecError("--picture", f"{picture} would be in the run {run}: write it elsewhere")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rljob_cli.compare.comparison import Comparison
 from rljob_cli.compare.curve import AXES, Axis
 from rljob_cli.compare.seeds import mean_curve
+from rljob_core.errors import SpecError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+FORMATS = (".png", ".svg", ".pdf")
 _LABELS = {
     "steps": "steps",
     "tokens": "tokens generated",
@@ -19,6 +22,18 @@ _LABELS = {
     "cost": "cost of engines",
 }
 _REWARDS = {"heldout": "held-out reward", "greedy": "held-out reward, greedy", "training": "training reward"}
+
+
+def check_writable(option: str, path: Path, suffixes: Sequence[str] = FORMATS) -> None:
+    """Refuse a file that could not be written, before anything is computed.
+
+    Raises:
+        SpecError: its kind is unknown, or there is no such folder; the error names the option.
+    """
+    if path.suffix.lower() not in suffixes:
+        raise SpecError(option, f"{path.name} does not end with {', '.join(suffixes)}")
+    if not path.absolute().parent.is_dir():
+        raise SpecError(option, f"there is no folder {path.parent}")
 
 
 def draw(comparison: Comparison) -> Figure:

@@ -12,13 +12,16 @@ from typing import Any
 
 from rljob_cli.compare.curve import Axis, CurvePoint
 from rljob_cli.compare.read import ComparedRun
-from rljob_cli.manifest.differences import by_name, differences
+from rljob_cli.manifest.differences import by_name, differing, value_in
 
 _T_95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
 """Student's t for a two-sided interval of 95 %, with 1, 2, … 30 degrees of freedom."""
+
+_POINTS = 60
+"""Of a mean curve, between the ends of what all of its curves cover."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,29 +81,20 @@ def manifest_differences(runs: Sequence[ComparedRun]) -> dict[str, list[Any]]:
     """
     shown = [by_name(run.manifest.get("spec", {})) for run in runs]
     known = [_with_model(spec, run) for spec, run in zip(shown, runs, strict=True) if spec]
-    paths = dict.fromkeys(path for spec in known[1:] for path, _, _ in differences(known[0], spec))
+    paths = differing(known)
     whole = [path for path in paths if not any(path.startswith(f"{other}.") for other in paths)]
-    return {f"spec.{path}": [_at(spec, path) for spec in shown] for path in whole}
+    return {f"spec.{path}": [value_in(spec, path) for spec in shown] for path in whole}
 
 
-def _at(spec: Any, path: str) -> Any:
-    for step in path.split("."):
-        spec = spec.get(step) if isinstance(spec, dict) else None
-    return spec
-
-
-def mean_curve(
-    curves: Sequence[Sequence[CurvePoint]], axis: Axis, *, points: int = 60
-) -> list[tuple[float, Interval]]:
+def mean_curve(curves: Sequence[Sequence[CurvePoint]], axis: Axis) -> list[tuple[float, Interval]]:
     """The mean of several curves over the stretch of an axis that all of them cover, between their points linear."""
-    drawn = [_on(curve, axis) for curve in curves]
-    drawn = [found for found in drawn if found]
+    drawn = list(filter(None, (_on(curve, axis) for curve in curves)))
     if not drawn:
         return []
     low, high = max(found[0][0] for found in drawn), min(found[-1][0] for found in drawn)
     if high < low:
         return []
-    places = {low + (high - low) * number / (points - 1) for number in range(points)}
+    places = {low + (high - low) * number / (_POINTS - 1) for number in range(_POINTS)}
     places |= {x for found in drawn for x, _ in found if low <= x <= high} if axis == "steps" else set()
     return [
         (x, interval)

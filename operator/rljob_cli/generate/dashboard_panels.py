@@ -53,12 +53,12 @@ def _value(metric: Metric, by: str = _BY_JOB) -> str:
     return f"max by ({by}) ({_of(metric)})"
 
 
-def _sum(metric: Metric, by: str = _BY_JOB) -> str:
+def _sum(metric: Metric, by: str) -> str:
     return f"sum by ({by}) ({_of(metric)})"
 
 
-def _rate(metric: Metric, by: str = _BY_JOB, more: str = "") -> str:
-    return f"sum by ({by}) (rate({_of(metric, more)}[{_RANGE}]))"
+def _rate(metric: Metric, by: str = _BY_JOB) -> str:
+    return f"sum by ({by}) (rate({_of(metric)}[{_RANGE}]))"
 
 
 def _share(metric: Metric, label: str) -> str:

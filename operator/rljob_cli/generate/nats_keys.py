@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from rljob_cli.generated_files import as_yaml
 
 if TYPE_CHECKING:
     from rljob_operator.nats.accounts import Seeds
@@ -78,17 +79,10 @@ def _known(file: Path) -> dict[str, str]:
 
 
 def _manifests(seeds: Seeds, namespace: str, accounts_folder: str, hosts: list[str]) -> str:
-    from ruamel.yaml import YAML
-
     from rljob_operator.nats.accounts import secrets
 
-    yaml = YAML()
-    yaml.default_flow_style = False
-    yaml.explicit_start = True
-    yaml.width = 1 << 20  # never fold
-    text = io.StringIO()
-    yaml.dump_all(secrets(seeds, namespace=namespace, folder=accounts_folder, hosts=hosts), text)
-    return text.getvalue()
+    objects = secrets(seeds, namespace=namespace, folder=accounts_folder, hosts=hosts)
+    return "".join(as_yaml(one, "---\n") for one in objects)
 
 
 def _replace(file: Path, text: str) -> None:

@@ -145,13 +145,13 @@ def _rollout(plan: JobPlan) -> Iterator[str]:
         yield "    - {name: cpu, replicas: 1}"
     elif plan.on_cluster:
         yield f"    - name: gpu\n      replicas: {max(1, plan.gpus - 1)}\n      template:"
-        yield from _limits(plan, "rollout", "        ")
+        yield from _container("rollout", "        ", limit=plan.gpu_resource)
     elif _is_shared(plan):
         yield "    - {name: gpu, replicas: 1} # shares the GPU with the trainer"
     else:
         for number in range(1, plan.gpus):
             yield f"    - name: gpu{number}\n      template:"
-            yield from _visible("rollout", number, "        ")
+            yield from _container("rollout", "        ", gpu=number)
 
 
 def _trainer(plan: JobPlan) -> Iterator[str]:
@@ -165,28 +165,25 @@ def _trainer(plan: JobPlan) -> Iterator[str]:
     yield "    checkpoint: {everySteps: 10}"
     if plan.gpus and plan.on_cluster:
         yield "    template:"
-        yield from _limits(plan, "trainer", "      ")
+        yield from _container("trainer", "      ", limit=plan.gpu_resource)
     elif plan.gpus and not _is_shared(plan):
         yield "    template:"
-        yield from _visible("trainer", 0, "      ")
+        yield from _container("trainer", "      ", gpu=0)
 
 
 def _is_shared(plan: JobPlan) -> bool:
     return plan.gpus == 1 and not plan.on_cluster
 
 
-def _limits(plan: JobPlan, container: str, indent: str) -> Iterator[str]:
+def _container(name: str, indent: str, *, limit: str = "", gpu: int = 0) -> Iterator[str]:
+    """A template in which a container asks for a GPU by a name, or sees the one of that number."""
     yield f"{indent}spec:"
     yield f"{indent}  containers:"
-    yield f"{indent}  - name: {container}"
-    yield f"{indent}    resources: {{limits: {{{plan.gpu_resource}: 1}}}}"
-
-
-def _visible(container: str, number: int, indent: str) -> Iterator[str]:
-    yield f"{indent}spec:"
-    yield f"{indent}  containers:"
-    yield f"{indent}  - name: {container}"
-    yield f'{indent}    env: [{{name: CUDA_VISIBLE_DEVICES, value: "{number}"}}]'
+    yield f"{indent}  - name: {name}"
+    if limit:
+        yield f"{indent}    resources: {{limits: {{{limit}: 1}}}}"
+    else:
+        yield f'{indent}    env: [{{name: CUDA_VISIBLE_DEVICES, value: "{gpu}"}}]'
 
 
 def _text(value: str) -> str:

@@ -76,7 +76,8 @@ def check_output(
     if identity.model != model:
         raise SpecError(
             "spec.model.uri",
-            f"{folder.path} holds checkpoints of another model ({_uri(identity)}): choose another --output",
+            f"{folder.path} holds checkpoints of another model ({identity.manifest['spec']['model']['uri']}): choose "
+            "another --output",
         )
     if changed := fixed_differences(identity.manifest, job):
         raise InvalidManifest(
@@ -93,10 +94,6 @@ def check_output(
     identity = replace(identity, downloads=dict(downloads))
     _check_resumable(folder, job, identity, needs_ledger=from_version is None)
     return identity
-
-
-def _uri(identity: Identity) -> str:
-    return str(identity.manifest["spec"]["model"]["uri"])
 
 
 def _check_resumable(folder: RunFolder, job: RLJob, identity: Identity, *, needs_ledger: bool) -> None:

@@ -78,11 +78,14 @@ def _causes(
     pools: Sequence[Manifest], pods: Sequence[Manifest], events: Sequence[Manifest], now: datetime
 ) -> Iterator[str]:
     """What is wrong with pools and pods."""
-    said = {name: list(_of_pod(pod, events, now)) for pod in pods if (name := _place(pod)) is not None}
+    said = {pod["metadata"]["name"]: list(_of_pod(pod, events, now)) for pod in pods}
     for pool in pools:
         spec, status = pool["spec"], pool.get("status", {})
         ready, wanted = status.get("readyReplicas", 0), spec.get("replicas", 0)
-        below = [line for pod in pods if _pool(pod) == spec["pool"] for line in said.pop(_place(pod), [])]
+        names = [
+            p["metadata"]["name"] for p in pods if p["metadata"]["labels"].get(LABEL_POOL) == spec["pool"]
+        ]
+        below = [line for name in names for line in said.pop(name, [])]
         if below or ready < wanted:
             yield f"  → pool {spec['pool']}: {ready} of {wanted} engines are ready"
             yield from (f"  {line}" for line in below)
@@ -90,16 +93,6 @@ def _causes(
                 yield from _events(pool["metadata"]["name"], "Deployment", events, indent="    ")
     for lines in said.values():
         yield from lines
-
-
-def _place(pod: Manifest) -> str:
-    name: str = pod["metadata"]["name"]
-    return name
-
-
-def _pool(pod: Manifest) -> str | None:
-    pool: str | None = pod["metadata"]["labels"].get(LABEL_POOL)
-    return pool
 
 
 def _of_pod(manifest: Manifest, events: Sequence[Manifest], now: datetime) -> Iterator[str]:
@@ -114,12 +107,14 @@ def _of_pod(manifest: Manifest, events: Sequence[Manifest], now: datetime) -> It
     if not pod.ready:
         yield from _events(pod.name, "Pod", events, indent="      ")
         if _restarts(manifest):
-            yield f"      its log: kubectl rljob logs {_job(manifest)} --role {pod.role} --previous"
+            job = manifest["metadata"]["labels"][LABEL_JOB]
+            yield f"      its log: kubectl rljob logs {job} --role {pod.role} --previous"
 
 
 def _cause(pod: Pod, manifest: Manifest) -> str:
     if pod.evicted:
-        return f"evicted{_message(manifest)}"
+        message = manifest.get("status", {}).get("message")
+        return f"evicted: {message}" if message else "evicted"
     if pod.trouble is not None:
         return f"{pod.trouble.reason}: {pod.trouble.message}"
     if pod.exit is not None and pod.exit.code != 0:
@@ -139,16 +134,6 @@ def _cause(pod: Pod, manifest: Manifest) -> str:
 
 def _restarts(manifest: Manifest) -> int:
     return sum(c.get("restartCount", 0) for c in manifest.get("status", {}).get("containerStatuses", []))
-
-
-def _message(manifest: Manifest) -> str:
-    message = manifest.get("status", {}).get("message")
-    return f": {message}" if message else ""
-
-
-def _job(manifest: Manifest) -> str:
-    job: str = manifest["metadata"]["labels"][LABEL_JOB]
-    return job
 
 
 def _events(name: str, kind: str, events: Sequence[Manifest], *, indent: str) -> Iterator[str]:

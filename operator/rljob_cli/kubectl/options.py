@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,25 +50,17 @@ StorageOption = Annotated[
 ]
 
 
-@contextmanager
-def cluster_errors() -> Iterator[None]:
-    """Let a missing Kubernetes client be an error that says what to install."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        package = (error.name or "kubernetes").partition(".")[0]
-        raise SpecError("", f"kubectl rljob needs {package}: pip install 'rljob[operator]'") from error
-
-
 def open_cluster(namespace: str, context: str, kubeconfig: str) -> UserCluster:
     """The cluster that these options name.
 
     Raises:
         SpecError: there is none such, or the Kubernetes client is not installed.
     """
-    with cluster_errors():
+    try:
         from rljob_cli.kubectl.cluster import ClusterChoice, UserCluster
-
+    except ModuleNotFoundError as error:
+        package = (error.name or "kubernetes").partition(".")[0]
+        raise SpecError("", f"kubectl rljob needs {package}: pip install 'rljob[operator]'") from error
     if kubeconfig and not Path(kubeconfig).is_file():
         raise SpecError("--kubeconfig", f"{kubeconfig} is not a file")
     given = kubeconfig or _first_that_exists(os.environ.get("KUBECONFIG", ""))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 from rich.console import Console
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from rljob_cli.kubectl.mirror import JobMirror
     from rljob_cli.kubectl.viewer import JobViewer
 
-T = TypeVar("T")
 _LAST_LINES_SECONDS = 10.0
 
 
@@ -117,8 +116,8 @@ def top(
 
     async def show(viewer: JobViewer, folder: Path) -> None:
         from rljob_cli.kubectl.mirror import mirrored
-        from rljob_cli.run.event_log import EventLog
-        from rljob_cli.run.open_view import open_view
+        from rljob_cli.run.live_view import open_view
+        from rljob_cli.run.view import EventLog
 
         events = EventLog(folder / "events.log")
         async with mirrored(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rljob_core.spec import Immutable, RLJob, immutable_fields
@@ -36,7 +36,7 @@ def by_name(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: by_name(below) for key, below in value.items()}
     if isinstance(value, list) and all(isinstance(item, dict) and "name" in item for item in value):
-        return {item["name"]: by_name(item) for item in value} or value
+        return {str(item["name"]): by_name(item) for item in value} or value
     return value
 
 
@@ -50,6 +50,21 @@ def differences(before: Any, now: Any, path: str = "") -> list[tuple[str, Any, A
             for found in differences(before.get(key), now.get(key), f"{path}.{key}" if path else key)
         ]
     return [] if before == now else [(path, before, now)]
+
+
+def differing(values: Sequence[Any]) -> list[str]:
+    """The paths at which several JSON values differ."""
+    return list(dict.fromkeys(path for other in values[1:] for path, _, _ in differences(values[0], other)))
+
+
+def value_in(content: Any, path: str) -> Any:
+    """The value at a path of `differences`, in which keys may hold dots; None if there is none."""
+    if not path:
+        return content
+    for key in content if isinstance(content, Mapping) else ():
+        if path == key or path.startswith(f"{key}."):
+            return value_in(content[key], path[len(key) + 1 :])
+    return None
 
 
 def fixed_differences(

@@ -195,7 +195,7 @@ def full_path(text: str) -> str:
     """The path of an override, from the manifest's root on: `spec.` may be left out of `path=value`.
 
     Raises:
-        SpecError: there is no `=`, or no path before it; or the path begins with what is nearly `spec` or `metadata`.
+        SpecError: there is no `=`, or no path before it; or the path is nearly another, or a part of it.
     """
     path, equals, _ = text.partition("=")
     path = path.strip()
@@ -204,9 +204,19 @@ def full_path(text: str) -> str:
         raise SpecError("--set", f"{text!r}: write path=value, for instance pipeline.maxStaleness=2")
     if steps[0] in _ROOTS:
         return path
-    if steps[0] not in _SPEC_FIELDS and (meant := nearest(steps[0], _ROOTS, n=1)):
-        raise SpecError("--set", f"{text!r}: did you mean {meant[0]}{path.removeprefix(steps[0])}?")
+    if steps[0] not in _SPEC_FIELDS and (meant := _meant(path, steps[0])):
+        raise SpecError("--set", f"{text!r}: did you mean {' or '.join(meant)}?")
     return f"spec.{path}"
+
+
+def _meant(path: str, first: str) -> list[str]:
+    """The paths with nearly the same root; else those that end with this one: `sampling.maxTokens` is of `rollout`."""
+    if root := nearest(first, _ROOTS, n=1):
+        return [f"{root[0]}{path.removeprefix(first)}"]
+    from rljob_cli.manifest.fields import tree  # which imports all engines' options
+
+    fields = dict.fromkeys(field.path for field in tree().walk() if field.path.startswith("spec."))
+    return [field for field in fields if field.endswith(f".{path}")][:3]
 
 
 def override(content: dict[str, Any], text: str) -> FieldPath:

@@ -58,7 +58,7 @@ async def serve_page(paths: Sequence[Path], port: int) -> None:
         SpecError: a path is no folder, the port is taken, or what the page needs is not installed.
     """
     try:
-        from rljob_cli.page.serve import serve
+        from rljob_cli.page.server import serve
     except ImportError as error:
         raise SpecError(
             "", f"the page needs starlette and uvicorn ({error}): pip install 'rljob[ui]'"

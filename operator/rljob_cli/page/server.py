@@ -1,4 +1,4 @@
-"""The page's server: documents as JSON, each with an ETag, and the files of the front end."""
+"""The page's server, until its process is interrupted: documents as JSON, each with an ETag, and the front end."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import uvicorn
 import xxhash
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -21,9 +23,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from rljob_cli.manifest.differences import by_name, differing, value_in
 from rljob_cli.page.access import PageAccess
 from rljob_cli.page.catalog import Catalog
-from rljob_cli.page.documents.comparison import manifest_rows
 from rljob_cli.page.documents.values import without_non_finite
 from rljob_cli.page.kept_answers import AnswerQuery
 from rljob_cli.page.page_run import PageRun
@@ -78,6 +80,27 @@ def page_app(catalog: Catalog, *, token: str, port: int) -> Starlette:
     )
 
 
+async def serve(catalog: Catalog, listener: socket.socket, *, token: str) -> None:
+    """Serve until SIGINT or SIGTERM.
+
+    Args:
+        catalog: of the runs.
+        listener: on which the page is served.
+        token: that requests have to carry.
+    """
+    app = page_app(catalog, token=token, port=listener.getsockname()[1])
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        timeout_graceful_shutdown=3,
+        ws="none",
+    )
+    await uvicorn.Server(config).serve(sockets=[listener])
+
+
 class _Answers:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -122,6 +145,15 @@ class _Answers:
         if run is None:
             raise HTTPException(404, "there is no such run here")
         return run
+
+
+def manifest_rows(manifests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The fields in which RLJobs as JSON differ, with the value in each; pools are compared by name."""
+    specs = [by_name(manifest.get("spec", {})) for manifest in manifests]
+    return [
+        {"path": f"spec.{path}", "values": [value_in(spec, path) for spec in specs]}
+        for path in sorted(differing(specs))
+    ]
 
 
 def _curves(run: PageRun, request: Request) -> dict[str, Any]:

@@ -17,11 +17,10 @@ from rljob_cli.page.auditing import RunAudits
 from rljob_cli.page.documents.engines import SeenEngines
 from rljob_cli.page.documents.ledger_story import LedgerStory
 from rljob_cli.page.files import RunFiles, is_running
-from rljob_cli.page.streams_copy import copied_streams
-from rljob_cli.page.uninterrupted import uninterrupted
+from rljob_cli.page.streams_copy import copied_streams, uninterrupted
 from rljob_cli.run_folder.embedded_nats import running_url, streams_at_rest
 from rljob_cli.run_folder.folder import Identity
-from rljob_cli.run_folder.streams import store_of
+from rljob_cli.run_folder.streams import opened, store_of
 from rljob_core.errors import CorruptLedger, ProtocolViolation, SpecError, StoreUnavailable, StreamCut
 from rljob_core.job_state import DispatchOrder, JobState
 from rljob_core.messages import ENGINE_SIGNAL, ENGINE_SIGNALS
@@ -140,15 +139,11 @@ class RunStreams:
 
     async def _read_rest(self, identity: Identity, url: str) -> None:
         """Read the ledger to its end."""
-        store = store_of(identity, url, patience=_PATIENCE_SECONDS, connect=_PATIENCE_SECONDS)
-        await store.open()
-        try:
+        async with opened(_store(identity, url)) as store:
             await self._look_for_end(store)
             batches = store.read(Channel.LEDGER, start=self.read + 1)
             while self.read < self.total:
                 await self._take(await anext(batches))
-        finally:
-            await store.close()
         self.whole = True
         self.revision += 1
 
@@ -160,21 +155,16 @@ class RunStreams:
         self.total = total
 
     async def _follow_live(self, identity: Identity, url: str) -> None:
-        store = store_of(identity, url, patience=_PATIENCE_SECONDS, connect=_PATIENCE_SECONDS)
-        await store.open()
-        try:
-            async with asyncio.TaskGroup() as readers:
-                tasks = [
-                    readers.create_task(self._follow_ledger(store)),
-                    readers.create_task(self._follow_engines(store)),
-                    readers.create_task(self._audit_again(url)),
-                ]
-                while is_running(self._files.folder):  # noqa: ASYNC110  nothing tells when the run ends
-                    await asyncio.sleep(_RETRY_SECONDS)
-                for task in tasks:
-                    task.cancel()
-        finally:
-            await store.close()
+        async with opened(_store(identity, url)) as store, asyncio.TaskGroup() as readers:
+            tasks = [
+                readers.create_task(self._follow_ledger(store)),
+                readers.create_task(self._follow_engines(store)),
+                readers.create_task(self._audit_again(url)),
+            ]
+            while is_running(self._files.folder):  # noqa: ASYNC110  nothing tells when the run ends
+                await asyncio.sleep(_RETRY_SECONDS)
+            for task in tasks:
+                task.cancel()
 
     async def _follow_ledger(self, store: NatsStore) -> None:
         await self._look_for_end(store)
@@ -235,6 +225,10 @@ class _NothingWaits(DispatchOrder):
 
     def push(self, step: int, trajectory: str, *, prompt: int, sibling: int, is_new: bool) -> None:
         """Forget it."""
+
+
+def _store(identity: Identity, url: str) -> NatsStore:
+    return store_of(identity, url, patience=_PATIENCE_SECONDS, connect=_PATIENCE_SECONDS)
 
 
 def pause_after(failures: int) -> float:

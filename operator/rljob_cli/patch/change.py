@@ -17,7 +17,6 @@ from typing import Any
 from rljob_cli.job_checks.downloads import Downloads, download
 from rljob_cli.job_checks.job import check_job, check_pods
 from rljob_cli.manifest.differences import IMMUTABLE, by_name, differences, fixed_differences, moves
-from rljob_cli.manifest.import_path import allow_modules_in
 from rljob_cli.manifest.load import InvalidManifest, as_manifest, change_job, full_path, value_at
 from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_cli.run_folder.job_file import stored_job
@@ -28,6 +27,7 @@ from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.children.desired import Targets, desired
 from rljob_operator.children.resolved_job import ResolvedJob, resolve_job
 from rljob_operator.names import LABEL_ROLE, Role
+from rljob_runtime.process.import_path import find_modules_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def change_of(
     if not fields:
         return Change(identity, before, after, ())
     _refuse(folder, identity, after, fields)
-    allow_modules_in(origin)
+    find_modules_in([str(origin)])
     resolved = resolve_job(identity.with_downloads(after), folder.defaults(nats_url=""))
     warnings = tuple(check_job(resolved.config))
     check_pods(resolved, os.environ)

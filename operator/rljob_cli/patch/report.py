@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 
 from rljob_cli.own_command import own_command
 from rljob_cli.patch.change import Change, patch, restarts
 from rljob_cli.run_folder.embedded_nats import running_url
 from rljob_cli.run_folder.folder import Identity, RunFolder
-from rljob_cli.run_folder.streams import store_of
+from rljob_cli.run_folder.streams import opened, store_of
 from rljob_core.errors import RLJobError, StoreUnavailable
 from rljob_core.planner.spec_change import pipeline_set
 from rljob_core.ports import Channel
@@ -99,8 +99,7 @@ async def _ledger_end(folder: RunFolder) -> int:
     return 0
 
 
-@asynccontextmanager
-async def _store(folder: RunFolder, identity: Identity) -> AsyncIterator[NatsStore]:
+def _store(folder: RunFolder, identity: Identity) -> AbstractAsyncContextManager[NatsStore]:
     """The streams of the running job.
 
     Raises:
@@ -109,9 +108,4 @@ async def _store(folder: RunFolder, identity: Identity) -> AsyncIterator[NatsSto
     url = identity.nats_url or running_url(folder.nats)
     if url is None:
         raise StoreUnavailable("the nats-server has not started")
-    store = store_of(identity, url, connect=2.0, patience=5.0)
-    await store.open()
-    try:
-        yield store
-    finally:
-        await store.close()
+    return opened(store_of(identity, url, connect=2.0, patience=5.0))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from rljob_cli.exits import exit_codes, scratch_folder, signals_interrupt
-from rljob_cli.plugin_checks.findings import print_findings, run_with_status, with_status
+from rljob_cli.exits import EXIT_FAILED, exit_codes, run_async, scratch_folder, signals_interrupt
 from rljob_cli.plugin_checks.inputs import (
     config_of,
     initial_weights,
@@ -35,6 +37,7 @@ PluginOptions = Annotated[
         "--set", metavar="option=value", help="An option of it; the value is YAML.", show_default=False
     ),
 ]
+T = TypeVar("T")
 Dtype = Literal["float64", "float32", "bfloat16"]
 Patience = Annotated[
     float,
@@ -106,7 +109,7 @@ def check_engine(
             finally:
                 await subject.close()
 
-        print_findings(f"engine {name}", run_with_status(findings, heed))
+        _print_findings(f"engine {name}", _run_with_status(findings, heed))
 
 
 def check_backend(
@@ -149,9 +152,9 @@ def check_backend(
             lambda: Path(tempfile.mkdtemp(dir=place)),
             dtype,
         )
-        print_findings(
+        _print_findings(
             f"backend {name}",
-            with_status(lambda begin: examine_blocking(BACKEND, subject, begin=begin), heed),
+            _with_status(lambda begin: examine_blocking(BACKEND, subject, begin=begin), heed),
         )
 
 
@@ -188,8 +191,8 @@ def check_loss(
         given = {**parse_settings(algorithm, "spec.algorithm"), "loss": name}
         settings = LossSettings.of(config_of(Path(), algorithm=given).spec.algorithm)
         subject = LossSubject(find_loss(name), settings)
-        print_findings(
-            f"loss {name}", with_status(lambda begin: examine_blocking(LOSS, subject, begin=begin), heed)
+        _print_findings(
+            f"loss {name}", _with_status(lambda begin: examine_blocking(LOSS, subject, begin=begin), heed)
         )
 
 
@@ -219,21 +222,21 @@ def check_reward(
         rljob check-reward brevity:brevity --set source=jsonl --set dataset=capitals.jsonl
     """
     with exit_codes(), signals_interrupt() as heed:
-        from rljob_cli.manifest.import_path import allow_modules_in
         from rljob_contract.check import examine
         from rljob_contract.reward import REWARD, RewardSubject
         from rljob_runtime.data.prompts import open_prompts
+        from rljob_runtime.process.import_path import find_modules_in
         from rljob_runtime.rewards.registry import resolve
 
-        allow_modules_in(Path.cwd())
+        find_modules_in([str(Path.cwd())])
         given = {"dataset": "chain_sum", **parse_settings(data, "spec.data")}
         config = config_of(Path(), data=given, reward={"functions": [name]})
         resolve([name], open_prompts(config)[0])
         subject = RewardSubject(config)
-        findings = run_with_status(
+        findings = _run_with_status(
             lambda begin: examine(REWARD, subject, begin=begin, patience=patience), heed
         )
-        print_findings(f"reward {name}", findings)
+        _print_findings(f"reward {name}", findings)
 
 
 def check_environment(
@@ -264,12 +267,12 @@ def check_environment(
         rljob check-environment guessing:GuessingGame --set options.highest=20 --set data.source=jsonl
     """
     with exit_codes(), signals_interrupt() as heed:
-        from rljob_cli.manifest.import_path import allow_modules_in
         from rljob_contract.check import examine
         from rljob_contract.environment import ENVIRONMENT, EnvironmentSubject
         from rljob_runtime.data.prompts import open_prompts
+        from rljob_runtime.process.import_path import find_modules_in
 
-        allow_modules_in(Path.cwd())
+        find_modules_in([str(Path.cwd())])
         ours = [text for text in settings if not text.startswith("data.")]
         data = [text.removeprefix("data.") for text in settings if text.startswith("data.")]
         given = parse_settings(ours, "spec.rollout.environment")
@@ -281,7 +284,53 @@ def check_environment(
         )
         open_prompts(config)
         subject = EnvironmentSubject(config)
-        findings = run_with_status(
+        findings = _run_with_status(
             lambda begin: examine(ENVIRONMENT, subject, begin=begin, patience=patience), heed
         )
-        print_findings(f"environment {name}", findings)
+        _print_findings(f"environment {name}", findings)
+
+
+# ------------------------------------------------------------------------------------------ what was found
+
+
+def _run_with_status(
+    findings: Callable[[Callable[[str], None]], Coroutine[Any, Any, T]], heed: Callable[[], None]
+) -> T:
+    """Run asynchronous checks as `_with_status` does, in an event loop of their own."""
+    return _with_status(lambda begin: run_async(lambda: findings(begin)), heed)
+
+
+def _with_status(findings: Callable[[Callable[[str], None]], T], heed: Callable[[], None]) -> T:
+    """Run checks and return their findings; a terminal shows the claim of the running check.
+
+    Args:
+        heed: called before each check; raises if the user has interrupted the command.
+    """
+    with Console(stderr=True).status("") as status:
+
+        def begin(claim: str) -> None:
+            heed()
+            status.update(Text(claim))
+
+        return findings(begin)
+
+
+def _print_findings(title: str, findings: Sequence[Finding]) -> None:
+    """Print one row per check, what to do about each failed check, and the verdict; exit with 1 if one failed."""
+    console = Console(emoji=False)  # as which `:name:` would be read
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for finding in findings:
+        failed = bool(finding.found)
+        table.add_row(Text("✗", style="bold red") if failed else Text("✓", style="green"), finding.claim)
+    console.print(table)
+    broken = [finding for finding in findings if finding.found]
+    for finding in broken:
+        console.print(f"\n✗ {finding.claim}", style="bold red", markup=False, highlight=False)
+        console.print(f"  found: {finding.found}", markup=False, highlight=False)
+        console.print(f"  to do: {finding.remedy}", markup=False, highlight=False)
+    verdict = (
+        f"{len(broken)} of {len(findings)} checks fail" if broken else f"all {len(findings)} checks hold"
+    )
+    console.print(f"\n{title}: {verdict}", style="bold", markup=False, highlight=False)
+    if broken:
+        raise typer.Exit(EXIT_FAILED)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from rljob_cli.reference.markdown import prose, table
+from rljob_cli.reference.field_pages import prose, table
 from rljob_core.messages import STEP_METRICS, StepMetrics, WeightSwap
 from rljob_core.messages.metrics import PoolSpeed, StepStats
 from rljob_core.records import PipelineSet
@@ -33,7 +34,7 @@ def lines() -> Iterator[str]:
         yield ""
         yield f"## {title if kind is StepMetrics else f'`{title}`'}"
         yield ""
-        yield prose(more or _first_line(kind))
+        yield prose(more or (inspect.getdoc(kind) or "").partition("\n")[0])
         yield ""
         meanings = meanings_of(kind)
         types = _types(kind)
@@ -42,31 +43,20 @@ def lines() -> Iterator[str]:
             for field in dataclasses.fields(kind)
             if field.name != "kind"
         ]
-        *content, _ = table(("key", "type", "if it is not set", "meaning"), rows)
-        yield from content
+        yield from table(("key", "type", "if it is not set", "meaning"), rows)
 
 
 def meanings_of(kind: type[Any]) -> dict[str, str]:
     """What the section `Attributes` of a dataclass's docstring says of each attribute."""
     found: dict[str, str] = {}
     names: list[str] = []
-    for line in _docstring(kind).partition("Attributes:\n")[2].splitlines():
+    for line in (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].splitlines():
         if match := _ITEM.match(line):
             names = match["names"].split(", ")
             found |= dict.fromkeys(names, match["text"])
         elif line.strip():
             found |= {name: f"{found[name]} {line.strip()}" for name in names}
     return found
-
-
-def _docstring(kind: type[Any]) -> str:
-    first, _, rest = (kind.__doc__ or "").partition("\n")
-    indent = min((len(line) - len(line.lstrip()) for line in rest.splitlines() if line.strip()), default=0)
-    return "\n".join([first, *(line[indent:] for line in rest.splitlines())]) + "\n"
-
-
-def _first_line(kind: type[Any]) -> str:
-    return _docstring(kind).partition("\n")[0]
 
 
 def _types(kind: type[Any]) -> dict[str, str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,8 +19,7 @@ from rich.console import Console
 from rljob_cli.exits import exit_codes, name_folder_in_errors
 from rljob_cli.manifest.load import load_job, load_job_and_links
 from rljob_cli.patch.change import kept_patches
-from rljob_cli.run.end_report import log_of, report_end, resume_command
-from rljob_cli.run.identity import identity_of
+from rljob_cli.run.end_report import RunEnd, log_of, report_end, resume_command
 from rljob_cli.run.link_option import HELP, links_of
 from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_core import worker_protocol
@@ -29,6 +29,7 @@ from rljob_core.remote_uri import job_with_paths
 from rljob_core.spec import RLJob, SiteLinkSpec
 
 if TYPE_CHECKING:
+    from rljob_cli.job_checks.downloads import Downloads
     from rljob_operator.cluster.local.fork_server import ForkServerProcess
     from rljob_runtime.messaging.nats.emulated_link import Cut
 
@@ -115,8 +116,8 @@ def run(
         from rljob_cli.job_checks.nats_server import check_nats
         from rljob_cli.job_checks.output_folder import check_claimable, check_output
         from rljob_cli.job_checks.training_rows import training_rows
-        from rljob_cli.manifest.import_path import allow_modules_beside
         from rljob_cli.run.ahead import OFFLINE, importing_ahead
+        from rljob_runtime.process.import_path import find_modules_in
 
         if from_version is not None and not resume:
             raise SpecError("--from-version", "goes back in a run that exists: add --resume")
@@ -125,7 +126,8 @@ def run(
         given, described = load_job_and_links(file, overrides)
         emulated = links_of(link, given, described)
         links = emulated.links
-        modules = allow_modules_beside(file)
+        modules = str(file.resolve().parent)
+        find_modules_in([modules])
         folder = RunFolder(output if output is not None else Path("runs") / given.metadata.name)
         begun.job, begun.folder = given.metadata.name, folder
         if from_version is not None:
@@ -171,7 +173,7 @@ def run(
                     return
                 before = known.data if known is not None else {}
                 data = training_rows(local.spec, before)
-                identity = identity_of(
+                identity = _identity_of(
                     job,
                     given,
                     known,
@@ -250,6 +252,40 @@ def check(job: RLJob, folder: RunFolder, links: Mapping[str, SiteLinkSpec]) -> s
     return model_identity(local_path(job.spec.model.uri))
 
 
+def _identity_of(
+    job: RLJob,
+    given: RLJob,
+    known: Identity | None,
+    kept: list[str],
+    *,
+    model: str,
+    origin: Path,
+    links: Mapping[str, SiteLinkSpec],
+    data: dict[str, Any],
+    downloads: Downloads,
+) -> Identity:
+    """Create the identity that the output folder stores for a new or resumed job."""
+    manifest = job.model_dump(mode="json", by_alias=True)
+    generation = 1
+    if known is not None:
+        generation = known.generation + (manifest != known.manifest)
+    return Identity(
+        name=job.metadata.name,
+        namespace=job.metadata.namespace,
+        uid=known.uid if known is not None else uuid.uuid4().hex[:12],
+        model=model,
+        nats_url=job.spec.nats.url or "",
+        manifest=manifest,
+        generation=generation,
+        given=given.model_dump(mode="json", by_alias=True),
+        patches=kept,
+        origin=str(origin),
+        links={site: link.model_dump(mode="json", by_alias=True) for site, link in links.items()},
+        data=data,
+        downloads=downloads,
+    )
+
+
 def _say_patches(kept: list[str], known: Identity) -> None:
     if kept:
         typer.echo(f"kept from rljob patch: {', '.join(kept)}")
@@ -291,10 +327,9 @@ def _run(
     environment: dict[str, str],
     fork_server: ForkServerProcess | None,
 ) -> int:
-    from rljob_cli.run.event_log import EventLog
-    from rljob_cli.run.open_view import open_view
+    from rljob_cli.run.live_view import open_view
     from rljob_cli.run.run import Run
-    from rljob_cli.run.run_end import RunEnd
+    from rljob_cli.run.view import EventLog
 
     job = identity.stamp(job)
     console = Console()

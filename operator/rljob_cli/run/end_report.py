@@ -1,22 +1,23 @@
-"""What `rljob run` says at its end: the results, or what was at fault and the command that continues the run."""
+"""How a run ends, and what `rljob run` says then: its results, or what was at fault and what continues it."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 import typer
 
 from rljob_cli.exits import EXIT_FAILED, EXIT_INTERRUPTED
 from rljob_cli.own_command import own_command
-from rljob_cli.run.run_end import RunEnd, RunExit
 from rljob_cli.run.run_progress import SiteProgress
 from rljob_cli.run.signal_watch import NoSignal
 from rljob_cli.run.view import site_text
 from rljob_cli.run_folder.folder import RunFolder
-from rljob_core.failures import ADVICE, Advice, Reason
+from rljob_core.failures import ADVICE, Advice, Failure, Reason
 from rljob_core.spec import RLJob
 from rljob_core.words import error_in_words, last_traceback, one_line
 
@@ -26,6 +27,34 @@ _LOG_BYTES = 64 << 10
 """Of the end of a log, where a traceback is looked for."""
 _START = re.compile(r"^--- \S+: start \d+", re.MULTILINE)
 """Where the processes of one run begin in a log (`rljob_operator.cluster.local`)."""
+
+
+class RunExit(StrEnum):
+    """How a run ended, as written to `summary.json`."""
+
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    INTERRUPTED = "Interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How a run ended, and why, if it failed."""
+
+    exit: RunExit
+    failure: Failure | None = None
+
+    @classmethod
+    def failed(cls, failure: Failure) -> RunEnd:
+        """A failure."""
+        return cls(RunExit.FAILED, failure)
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a folder cannot be written, without the number of the system's error, and with the file."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
 
 
 def report_end(

@@ -21,9 +21,11 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from rljob_cli.run.event_log import EventLog
+from rljob_cli.run.plain_view import PlainView
 from rljob_cli.run.run_progress import RunProgress
 from rljob_cli.run.view import (
+    EventLog,
+    View,
     changed_text,
     decimal,
     event_text,
@@ -206,6 +208,20 @@ class LiveView:
                 ", ".join(f"{name} {depth}" for name, depth in queues.items()) or "–",
             ),
         ]
+
+
+def open_view(console: Console, job: RLJob, events: EventLog, *, stale: str = EARLIER) -> View:
+    """Return a `LiveView` if the console is a terminal, else a `PlainView`.
+
+    Args:
+        console: where to write.
+        job: that runs.
+        events: a file that gets what happens, too.
+        stale: what the first figures are, before a step ends that is seen.
+    """
+    if not console.is_terminal:
+        return PlainView(console, job, events)
+    return LiveView(console, job, events, stale=stale)
 
 
 def _held_out(progress: RunProgress) -> list[Text]:

@@ -9,9 +9,8 @@ from typing import Self
 
 from rich.console import Console
 
-from rljob_cli.run.event_log import EventLog
 from rljob_cli.run.run_progress import RunProgress
-from rljob_cli.run.view import changed_text, decimal, event_text, mixed, score_text
+from rljob_cli.run.view import EventLog, changed_text, decimal, event_text, mixed, score_text
 from rljob_core.messages import StepMetrics
 from rljob_core.metrics_history import kind_of
 from rljob_core.spec import RLJob

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from rljob_cli.run.run_progress import RunProgress, SiteProgress
@@ -247,8 +248,6 @@ def draw(job: RLJob, progress: RunProgress) -> Figure:
         return figure
 
 
-def _smooth(values: list[float], width: int = 10) -> list[float]:
-    """Mean of each value and up to `width - 1` before it."""
-    return [
-        sum(part) / len(part) for i in range(len(values)) if (part := values[max(0, i + 1 - width) : i + 1])
-    ]
+def _smooth(values: list[float]) -> list[float]:
+    """Mean of each value and up to nine before it."""
+    return [fmean(values[max(0, i - 9) : i + 1]) for i in range(len(values))]

@@ -22,10 +22,10 @@ from rljob_cli.job_checks.job import check_pods
 from rljob_cli.job_checks.nats_server import check_servers
 from rljob_cli.job_checks.output_folder import LEAST_FREE_BYTES
 from rljob_cli.run import result_files
+from rljob_cli.run.end_report import RunEnd, RunExit, reason_of
 from rljob_cli.run.memory_use import PeakMemory
 from rljob_cli.run.metrics_file import MetricsFile
 from rljob_cli.run.resume import continued, reopen_ended
-from rljob_cli.run.run_end import RunEnd, RunExit, reason_of
 from rljob_cli.run.run_progress import RunProgress
 from rljob_cli.run.stream_follower import StreamFollower
 from rljob_cli.run.view import View

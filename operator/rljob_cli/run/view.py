@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import time
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 from typing import Protocol
 
 from rljob_cli.run.run_progress import RunProgress, SiteProgress
@@ -29,6 +31,23 @@ class View(AbstractContextManager["View"], Protocol):
 
     def note(self, text: str) -> None:
         """Show a message."""
+
+
+class EventLog:
+    """Keeps what happened in a run: `events.log`, one line for each event, over all of its runs.
+
+    Args:
+        path: of the file; it is made with its first line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def add(self, text: str) -> None:
+        """Append a line with the time of now, in UTC. A disk that takes no more ends the run elsewhere, not here."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
+            file.write(f"{now} {text}\n")
 
 
 def decimal(value: float | None) -> str:

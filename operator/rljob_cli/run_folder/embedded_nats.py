@@ -192,7 +192,7 @@ class _EmbeddedServer:
     async def _until_listening(self) -> str:
         deadline = asyncio.get_running_loop().time() + _START_SECONDS
         while asyncio.get_running_loop().time() < deadline:
-            if (url := _announced(self.folder)) is not None:
+            if (url := running_url(self.folder)) is not None:
                 return url
             await asyncio.sleep(0.05)
         await self.cluster.delete(self._ref)
@@ -201,14 +201,9 @@ class _EmbeddedServer:
         raise StoreUnavailable(f"{self.name} did not start:\n{words}")
 
 
-def _announced(folder: Path) -> str | None:
-    """Read the URL that a running server has written into the folder."""
+def running_url(folder: Path) -> str | None:
+    """Return the URL of the server that runs on the streams in `folder`; None if no server has written its URL."""
     for file in folder.glob("nats-server_*.ports"):
         with suppress(ValueError, FileNotFoundError):  # it is being written, or its server ends just now
             return str(json.loads(file.read_text(encoding="utf-8"))["nats"][0])
     return None
-
-
-def running_url(folder: Path) -> str | None:
-    """Return the URL of the server that runs on the streams in `folder`; None if no server has written its URL."""
-    return _announced(folder)

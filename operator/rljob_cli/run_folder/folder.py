@@ -31,6 +31,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
+from rljob_cli.manifest.differences import value_in
 from rljob_core import worker_protocol
 from rljob_core.advice import dotted, location
 from rljob_core.errors import SpecError
@@ -204,9 +205,7 @@ class RunFolder:
 
     def checkpoints_uri(self, identity: Identity) -> str:
         """Where the checkpoints of a run are."""
-        found: Any = identity.manifest
-        for name in ("spec", "trainer", "checkpoint", "uri"):  # it may be damaged
-            found = found.get(name) if isinstance(found, dict) else None
+        found = value_in(identity.manifest, "spec.trainer.checkpoint.uri")  # it may be damaged
         return (found if isinstance(found, str) and found else str(self.checkpoints)).rstrip("/")
 
     @property
@@ -238,6 +237,17 @@ class RunFolder:
             raise SpecError(
                 str(self.job), f"cannot be read ({error}): put a backup of it there, or name another folder"
             ) from error
+
+    def required_identity(self) -> Identity:
+        """The job that the folder belongs to.
+
+        Raises:
+            SpecError: as of `identity`, or it belongs to none.
+        """
+        identity = self.identity()
+        if identity is None:
+            raise SpecError(str(self.path), "is not an output folder of rljob run: it has no job.json")
+        return identity
 
     def earlier_summary(self) -> dict[str, Any]:
         """The `summary.json` of an earlier run of this job; empty if there is none or it is damaged."""

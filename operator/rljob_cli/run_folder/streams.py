@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -119,10 +119,14 @@ def _broken(folder: RunFolder, stream: str) -> str:
     return ""
 
 
+def opened_store(config: JobConfig, url: str) -> AbstractAsyncContextManager[NatsStore]:
+    """The message store of a job on the NATS server at `url`, open until the context ends."""
+    return opened(job_store(config, url))
+
+
 @asynccontextmanager
-async def opened_store(config: JobConfig, url: str) -> AsyncIterator[NatsStore]:
-    """Open the message store of a job on the NATS server at `url`, and close it at the end."""
-    store = job_store(config, url)
+async def opened(store: NatsStore) -> AsyncIterator[NatsStore]:
+    """Open a message store, and close it at the end."""
     await store.open()
     try:
         yield store

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from pydantic import TypeAdapter
 from rich.console import Console
@@ -50,16 +50,13 @@ def print_page(console: Console, page: SamplePage) -> None:
 
 def _title(group: SampledGroup) -> Text:
     scored = sum(answer.reward is not None and not answer.replaced for answer in group.answers)
+    trained = "not trained on" if group.step is None else f"step {group.step}"
     parts = [
         group.group,
-        f"evaluation of version {group.evaluated}" if group.evaluated is not None else _trained(group),
+        trained if group.evaluated is None else f"evaluation of version {group.evaluated}",
         "no score" if group.reward is None else f"reward {group.reward:.3f} of {scored}",
     ]
     return Text(" · ".join(parts), style="underline")
-
-
-def _trained(group: SampledGroup) -> str:
-    return "not trained on" if group.step is None else f"step {group.step}"
 
 
 def _reward(answer: SampledAnswer, lowest: float, highest: float) -> Text:
@@ -84,7 +81,7 @@ def _answer(answer: SampledAnswer) -> Text:
 
 
 def _marked(answer: SampledAnswer) -> Iterator[tuple[str, str]]:
-    versions = _ordered(version for version in answer.versions if version >= 0)
+    versions = list(dict.fromkeys(version for version in answer.versions if version >= 0))
     before: int | None = None
     for text, version in zip(answer.texts, answer.versions, strict=True):
         if version < 0:  # an environment's
@@ -94,10 +91,6 @@ def _marked(answer: SampledAnswer) -> Iterator[tuple[str, str]]:
             yield f"‹{version}›", "reverse"
         before = version
         yield text, _VERSIONS[versions.index(version) % len(_VERSIONS)]
-
-
-def _ordered(versions: Iterable[int]) -> list[int]:
-    return list(dict.fromkeys(versions))
 
 
 def _notes(answer: SampledAnswer) -> str:

@@ -141,19 +141,20 @@ def simulate(
         rljob simulate --from runs/sums --set spec.rollout.pools.cpu.replicas=4 --timeline timeline.json
     """
     with exit_codes():
+        from rljob_cli.compare.picture import check_writable
         from rljob_cli.simulate.cases import Words, cases_of
         from rljob_cli.simulate.measured import MeasuredJob
-        from rljob_cli.simulate.picture import check, draw
+        from rljob_cli.simulate.picture import draw
         from rljob_cli.simulate.recorded_run import read_run
         from rljob_cli.simulate.table import MeasuredRun, SimulatedRun, agreement, as_text
-        from rljob_cli.simulate.timeline_file import check_timeline, write_timeline
+        from rljob_cli.simulate.timeline_file import write_timeline
         from rljob_sim import Timeline
         from rljob_sim import simulate as simulate_job
 
         if picture is not None:
-            check(picture)
+            check_writable("--picture", picture)
         if timeline is not None:
-            check_timeline(timeline)
+            check_writable("--timeline", timeline, [".json"])
         if steps is not None:
             _skipped(skip, steps)  # before a run is read
         recorded = read_run(run) if run is not None else None

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rljob_cli.simulate.table import SimulatedRun
-from rljob_core.errors import SpecError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FORMATS = (".png", ".svg", ".pdf")
 _FLEET = "engines"
 
 
@@ -30,18 +27,6 @@ class Line:
     label: str
     values: list[str] = field(default_factory=list)
     runs: list[dict[str, Any]] = field(default_factory=list)
-
-
-def check(path: Path) -> None:
-    """Refuse a file that could not be written, before anything is simulated.
-
-    Raises:
-        SpecError: its kind is unknown, or there is no such folder.
-    """
-    if path.suffix.lower() not in FORMATS:
-        raise SpecError("--picture", f"{path.name} does not end with {', '.join(FORMATS)}")
-    if not path.absolute().parent.is_dir():
-        raise SpecError("--picture", f"there is no folder {path.parent}")
 
 
 def lines(rows: Sequence[SimulatedRun]) -> tuple[str, list[Line]]:

@@ -17,7 +17,7 @@ from rljob_cli.exits import run_async
 from rljob_cli.run.run_progress import RunProgress
 from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_cli.run_folder.job_file import stored_job
-from rljob_cli.run_folder.streams import served_streams, store_of
+from rljob_cli.run_folder.streams import opened, served_streams, store_of
 from rljob_cli.simulate.recorded_decisions import RecordedDecisions, read_decisions
 from rljob_core.errors import SpecError
 from rljob_core.job_state import JobState
@@ -197,13 +197,8 @@ def _engines(folder: RunFolder, decisions: RecordedDecisions | None) -> tuple[En
 
 async def _trained(folder: RunFolder, identity: Identity) -> dict[int, tuple[Generated, ...]]:
     state = TrainedAnswers()
-    async with served_streams(folder, identity) as url:
-        store = store_of(identity, url)
-        await store.open()
-        try:
-            await Ledger(store, job=identity.uid, instance="rljob-simulate").replay(state)
-        finally:
-            await store.close()
+    async with served_streams(folder, identity) as url, opened(store_of(identity, url)) as store:
+        await Ledger(store, job=identity.uid, instance="rljob-simulate").replay(state)
     return state.trained
 
 

@@ -11,24 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rljob_core.errors import SpecError
 from rljob_operator.cluster.local.replace_text import replace_text
 from rljob_sim import Timeline
 
-OPTION = "--timeline"
 _MICROSECONDS = 1e6
-
-
-def check_timeline(path: Path) -> None:
-    """Refuse a file that could not be written, before anything is simulated.
-
-    Raises:
-        SpecError: its name is another format's, or there is no such folder.
-    """
-    if path.suffix.lower() != ".json":
-        raise SpecError(OPTION, f"{path.name} does not end with .json")
-    if not path.absolute().parent.is_dir():
-        raise SpecError(OPTION, f"there is no folder {path.parent}")
 
 
 def write_timeline(path: Path, jobs: Mapping[str, Timeline]) -> None:

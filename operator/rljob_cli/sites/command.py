@@ -64,8 +64,8 @@ def add(
         kubectl --context west apply --server-side -f join.yaml
     """
     with exit_codes(), _cluster("rljob site add"):
+        from rljob_cli.generated_files import as_yaml
         from rljob_cli.sites.add import HubAddress, add_site
-        from rljob_cli.yaml_files import as_yaml
 
         address = HubAddress.parse(hub)
         objects, said = asyncio.run(

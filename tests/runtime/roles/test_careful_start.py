@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import virtual_time
 
-from rljob_core import worker_protocol
 from rljob_core.ports import Request
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
@@ -25,16 +23,6 @@ WORK = [
     for group in (1, 2, 3)
     for sibling in (0, 1)
 ]
-
-
-@pytest.fixture
-def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[AliveReader]:
-    """What the process that watches hears."""
-    reading, writing = os.pipe()
-    monkeypatch.setenv(worker_protocol.ALIVE_PIPE, str(writing))
-    yield AliveReader(reading)
-    os.close(reading)
-    os.close(writing)
 
 
 def request(work: Assignment) -> Request:

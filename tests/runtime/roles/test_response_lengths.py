@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import virtual_time
 
-from rljob_core import worker_protocol
 from rljob_core.ports import Request
 from rljob_core.records import Inherited
 from rljob_core.trajectory import VersionSpan
@@ -22,16 +19,6 @@ from rljob_runtime.roles.rollout.running import Assignment, Running
 
 PROMPT = np.arange(5, dtype=np.int32)
 LENGTHS = {"median": 200, "min": 200, "max": 200}
-
-
-@pytest.fixture
-def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[AliveReader]:
-    """What the process that watches hears."""
-    reading, writing = os.pipe()
-    monkeypatch.setenv(worker_protocol.ALIVE_PIPE, str(writing))
-    yield AliveReader(reading)
-    os.close(reading)
-    os.close(writing)
 
 
 def test_responses_count_from_when_they_begin_and_from_what_they_resume(heard: AliveReader) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rljob_cli.generate.chart.sources import ChartSources, Object
-from rljob_cli.yaml_files import as_yaml
+from rljob_cli.generated_files import as_yaml
 
 _WORD = re.compile(r"helmplace(\d+)x")
 _LINE = re.compile(r"^( *)(- )?helmplace(\d+)x(: (?:null)?| *:)?$")

@@ -10,5 +10,4 @@
 | `timeline` | a window of these |
 | `buffers` | the staleness buffers now |
 | `engines` | the engines now, and what they were seen to do |
-| `comparison` | in what the manifests of runs differ |
 """

@@ -1,11 +1,12 @@
-"""YAML files that commands generate from code, and whether files still say what the code says."""
+"""Files that commands generate from code, and whether files still say what the code says."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from ruamel.yaml import YAML
@@ -14,6 +15,11 @@ from ruamel.yaml.representer import RoundTripRepresenter
 
 from rljob_cli.manifest.differences import differences
 from rljob_operator.cluster.local.replace_text import replace_text
+
+CheckOption = Annotated[
+    bool, typer.Option("--check", help="Write nothing; exit with 1 if a file is not up to date.")
+]
+_WITH_FIELDS = {".yaml", ".json"}
 
 
 class _Plain(RoundTripRepresenter):
@@ -42,21 +48,22 @@ _Plain.add_representer(float, _Plain.represent_float)
 
 
 def write_or_check(
-    files: Mapping[Path, Mapping[str, Any]], output: Path, *, header: str, check: bool
+    files: Mapping[Path, str], output: Path, *, check: bool, left: Sequence[Path] = ()
 ) -> None:
     """Write the files, or only check that they are up to date.
 
     Args:
-        files: what each file says.
+        files: the text of each.
         output: the file, or the files' folder, as the user named it.
-        header: comment at the beginning of each.
         check: write nothing.
+        left: files that are there and come from nothing any more; they are removed.
 
     Raises:
         typer.Exit: with 1, a file is not up to date; with 2, one cannot be written.
     """
     if check:
-        wrong = [text for file, manifest in files.items() for text in drift(file, manifest, header)]
+        wrong = [text for file, made in files.items() for text in _drift(file, made)]
+        wrong += [f"{file}: comes from no manifest" for file in left]
         for text in wrong:
             typer.echo(f"error: {text}", err=True)
         if wrong:
@@ -65,9 +72,11 @@ def write_or_check(
         typer.echo(f"{output}: up to date")
         return
     try:
-        for file, manifest in files.items():
+        for file in left:
+            file.unlink()
+        for file, text in files.items():
             file.parent.mkdir(parents=True, exist_ok=True)
-            replace_text(file, as_yaml(manifest, header))
+            replace_text(file, text)
             typer.echo(f"wrote {file}")
     except OSError as error:
         typer.echo(f"error: --output: {error.filename} cannot be written: {error.strerror}", err=True)
@@ -85,20 +94,23 @@ def as_yaml(manifest: Mapping[str, Any], header: str) -> str:
     return header + text.getvalue()
 
 
-def drift(file: Path, manifest: Mapping[str, Any], header: str) -> list[str]:
-    """What of a file is not as it would be written now."""
+def _drift(file: Path, made: str) -> list[str]:
+    """What of a file is not as it would be written now: its fields, where it has any."""
     try:
         text = file.read_text(encoding="utf-8")
-        found = YAML(typ="safe", pure=True).load(text)
-    except (OSError, UnicodeDecodeError, YAMLError) as error:
+    except (OSError, UnicodeDecodeError) as error:
         return [f"{file}: cannot be read: {error}"]
-    changed = [
-        f"{file}: {path}: {_shown(before)} in the file, {_shown(now)} by the code"
-        for path, before, now in differences(found, manifest)
-    ]
-    if not changed and text != as_yaml(manifest, header):
-        return [f"{file}: has the same content in other words"]
-    return changed
+    if text == made:
+        return []
+    fields: list[str] = []
+    if file.suffix in _WITH_FIELDS:
+        with suppress(YAMLError):  # a template of Helm, or damaged
+            found, now = (YAML(typ="safe", pure=True).load(one) for one in (text, made))
+            fields = [
+                f"{file}: {path}: {_shown(before)} in the file, {_shown(after)} by the code"
+                for path, before, after in differences(found, now)
+            ]
+    return fields or [f"{file}: is not as the code has it"]
 
 
 def _shown(value: object) -> str:
