@@ -78,8 +78,7 @@ async def _coordinator(
 ) -> None:
     from rljob_runtime.process.config_watch import lost_sites
     from rljob_runtime.roles.coordinator import Coordinator
-    from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts
-    from rljob_runtime.roles.coordinator.token_counts import token_counter
+    from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts, token_counter
     from rljob_runtime.roles.decision_log import DecisionLog
     from rljob_runtime.telemetry.otlp import exported
     from rljob_runtime.training.anchor_transfer import check_links
