@@ -20,9 +20,8 @@ from typing import Any
 from rljob_core.messages import EngineProfile
 from rljob_core.ports import Completed, EngineEvent, EngineLoad, Progress, Request, Stopped
 from rljob_core.spec import Inflight
-from rljob_runtime.engines.emulated.batch import EmulatedBatch
+from rljob_runtime.engines.emulated.batch import EmulatedBatch, EmulatedResponse
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
-from rljob_runtime.engines.emulated.response import EmulatedResponse
 from rljob_runtime.engines.events import EngineEvents, nothing_to_generate
 from rljob_runtime.engines.options import recompute_choice
 from rljob_runtime.engines.pending_swap import PendingSwap, fail_all

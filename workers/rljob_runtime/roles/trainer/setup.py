@@ -20,7 +20,7 @@ from rljob_runtime.storage.objects import is_object_store
 from rljob_runtime.telemetry.catalogue import TrainerMetrics
 from rljob_runtime.telemetry.recorder import Recorder
 from rljob_runtime.training.checkpoint_base import FIELD
-from rljob_runtime.training.checkpoint_open import open_checkpoints
+from rljob_runtime.training.checkpoints import open_checkpoints
 from rljob_runtime.training.object_state import ObjectStateBackend
 from rljob_runtime.training.registry import check_backend, create_backend, device_of
 from rljob_runtime.weights.create import create_weights
