@@ -1,4 +1,4 @@
-"""Opens the log of a reward worker's samples, and tells the coordinator of samples that are lost: the status says it."""
+"""Opens the log of a reward worker's samples, and tells the coordinator of those that are lost: the status says it."""
 
 from __future__ import annotations
 
