@@ -149,7 +149,7 @@ async def _rollout(config: JobConfig, store: MessageStore, stop: asyncio.Event, 
     from rljob_runtime.model.settings import model_settings
     from rljob_runtime.process.config_watch import pipeline_changes
     from rljob_runtime.roles.rollout import Rollout
-    from rljob_runtime.roles.rollout.pauses_file import pauses_file
+    from rljob_runtime.roles.rollout.hang_watch import pauses_file
     from rljob_runtime.weights.create import create_weights
 
     pool = os.environ[worker_protocol.POOL]

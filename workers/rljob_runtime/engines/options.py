@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rljob_runtime.plugin_options import StrictOptions
+from rljob_runtime.plugins import StrictOptions
 
 
 class EngineOptions(StrictOptions):

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rljob_runtime.storage.objects import object_store, reading, writing
-from rljob_runtime.storage.transfers import PATIENCE_SECONDS, at_once, patiently
+from rljob_runtime.storage.objects import object_store, reading
+from rljob_runtime.storage.transfers import PATIENCE_SECONDS, at_once, get_object, patiently, put_object
 
 _NAME = re.compile(r"attempt-(\d+)/(\d+)\.jsonl")
 
@@ -44,13 +44,7 @@ class TrainerLogObjects:
         Raises:
             StorageRefused: the store does not take it.
         """
-        name = self._name(attempt, number)
-
-        def act() -> None:
-            with writing(name):
-                self._files.pipe_file(name, lines)
-
-        patiently(act, seconds=self._patience)
+        put_object(self._files, self._name(attempt, number), lines, patience=self._patience)
 
     def get(self, attempt: int, number: int) -> bytes:
         """The lines of an object.
@@ -59,13 +53,7 @@ class TrainerLogObjects:
             FileNotFoundError: there is none.
             StoreUnavailable: the store does not answer.
         """
-        name = self._name(attempt, number)
-
-        def act() -> bytes:
-            with reading(name):
-                return bytes(self._files.cat_file(name))
-
-        return patiently(act, seconds=self._patience)
+        return get_object(self._files, self._name(attempt, number), patience=self._patience)
 
     def numbers(self) -> dict[int, list[int]]:
         """The numbers of the objects of each attempt, both in their order.

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from rljob_core.errors import SpecError
 from rljob_core.ports import TrackedRun
-from rljob_runtime.plugin_options import StrictOptions
+from rljob_runtime.plugins import StrictOptions
 
 OptionText = Annotated[str, Field(min_length=1, max_length=1024)]
 

@@ -23,6 +23,7 @@ from typing import Any
 from rljob_core.errors import WeightsRejected
 from rljob_core.ports import EngineEvent, EngineLoad, Progress, Request
 from rljob_core.spec import Inflight
+from rljob_runtime.engines.fit import longest_sequence
 from rljob_runtime.engines.staging import Staging
 from rljob_runtime.engines.stops import Decode
 from rljob_runtime.engines.streamed.request import Chunk, StreamedRequest
@@ -56,7 +57,7 @@ class StreamedEngine(ABC):
         self._decode = decode
         self._scheduler = RequestScheduler(
             slots=slots,
-            longest=min(max_length or model.context, model.context),
+            longest=longest_sequence(model, max_length),
             vocabulary=model.vocabulary,
             decode=self._decoder,
             generate=self._generate,
