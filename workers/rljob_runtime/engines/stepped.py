@@ -28,7 +28,7 @@ from rljob_core.trajectory import FinishReason
 from rljob_runtime.engines.events import EngineEvents, engine_failed, not_finite, nothing_to_generate
 from rljob_runtime.engines.pending_swap import PendingSwap, fail_all
 from rljob_runtime.engines.random_stream import draw, stream
-from rljob_runtime.engines.stops import Decode
+from rljob_runtime.engines.stops import Decode, decoder
 
 T = TypeVar("T")
 
@@ -274,10 +274,7 @@ class SteppedEngine(ABC):
             return True
         if not request.stop:
             return False
-        if self._decode is None:
-            from rljob_runtime.model.tokenizer import Tokenizer
-
-            self._decode = Tokenizer(self._path).decode
+        self._decode = decoder(self._decode, self._path)
         size = _TOKENS_PER_CHARACTER * (max(map(len, request.stop)) + 1)
         tail = response.sequence()[len(request.tokens) :][-size:]
         text = self._decode(tail.tolist())

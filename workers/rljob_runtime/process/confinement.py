@@ -75,9 +75,8 @@ def confine(*, network: bool) -> None:
     if sys.platform != "linux":
         return
     libc = ctypes.CDLL(None, use_errno=True)
-    _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
     _check(libc.capset(_CAPABILITIES, bytes(24)), "capset")
-    _leave_other_processes_alone(libc)
+    leave_others_alone()
     if not network:
         _refuse_sockets(libc)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from rljob_core.errors import ResourceMissing, SpecError
 from rljob_core.ports import Request
-from rljob_runtime.engines.fit import OPTIONS
+from rljob_runtime.engines.factory import OPTIONS
 from rljob_runtime.engines.http.options import HttpEngineOptions
 from rljob_runtime.engines.http.server import (
     Piece,

@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_core.ports import Engine
-from rljob_runtime.engines.factory import EngineFactory
-from rljob_runtime.engines.fit import NAME, OPTIONS, check_length
+from rljob_runtime.engines.factory import NAME, OPTIONS, EngineFactory, check_length
 from rljob_runtime.engines.http.options import HttpEngineOptions
 from rljob_runtime.engines.stops import Decode
 from rljob_runtime.model.settings import ModelSettings, check_tokenizer, model_settings

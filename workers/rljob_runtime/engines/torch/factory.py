@@ -7,8 +7,7 @@ from pathlib import Path
 
 from rljob_core.errors import SpecError
 from rljob_core.ports import Engine
-from rljob_runtime.engines.factory import EngineFactory
-from rljob_runtime.engines.fit import NAME, check_length
+from rljob_runtime.engines.factory import NAME, EngineFactory, check_length
 from rljob_runtime.engines.stops import Decode
 from rljob_runtime.engines.torch.options import TorchEngineOptions
 from rljob_runtime.model.settings import LOADING, ModelSettings, check_tokenizer

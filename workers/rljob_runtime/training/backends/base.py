@@ -311,3 +311,40 @@ def of_memory(error: BaseException) -> bool:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+class Reference:
+    """The frozen initial model that the KL divergence is measured against; it can stay in host memory between its uses.
+
+    Every rank has a whole one.
+
+    Args:
+        model: on its device; on the CPU if it is to be offloaded.
+        device: where it computes.
+        offload: whether it leaves the device between uses.
+    """
+
+    def __init__(self, model: Any, *, device: torch.device, offload: bool) -> None:
+        self._model = model
+        self._device, self._offload = device, offload
+        if offload and device.type == "cuda":
+            for tensor in self._tensors():
+                tensor.data = tensor.data.pin_memory()
+
+    @contextmanager
+    def ready(self) -> Iterator[Any]:
+        """The model on its device."""
+        if not self._offload:
+            yield self._model
+            return
+        home = [tensor.data for tensor in self._tensors()]
+        for tensor in self._tensors():
+            tensor.data = tensor.data.to(self._device, non_blocking=True)
+        try:
+            yield self._model
+        finally:  # weights do not change, so nothing is copied back to host memory
+            for tensor, data in zip(self._tensors(), home, strict=True):
+                tensor.data = data
+
+    def _tensors(self) -> list[Any]:
+        return [*self._model.parameters(), *self._model.buffers()]
