@@ -114,7 +114,7 @@ def _length_predictor(config: JobConfig) -> None:
     from rljob_runtime.lengths.registry import check_predictor
 
     predictor = config.spec.rollout.length_predictor
-    check_predictor(predictor.name, predictor.options, path="spec.rollout.lengthPredictor")
+    check_predictor(predictor.name, predictor.options)
 
 
 def _engines_fit(config: JobConfig) -> None:

@@ -11,7 +11,6 @@ import re
 from collections import defaultdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rljob_runtime.storage.objects import object_store, reading
 from rljob_runtime.storage.transfers import PATIENCE_SECONDS, at_once, get_object, patiently, put_object
@@ -24,18 +23,14 @@ class TrainerLogObjects:
 
     Args:
         uri: `s3://bucket/prefix` or `gs://bucket/prefix`.
-        field: the manifest's field that gives it, for errors.
         patience: seconds for which a store that does not answer is waited for.
 
     Raises:
         SpecError: the URI has another scheme, or its package is not installed.
     """
 
-    def __init__(
-        self, uri: str, *, field: str = "spec.trainer.checkpoint.uri", patience: float = PATIENCE_SECONDS
-    ) -> None:
-        self._files: Any
-        self._files, self._root = object_store(uri, field=field)
+    def __init__(self, uri: str, *, patience: float = PATIENCE_SECONDS) -> None:
+        self._files, self._root = object_store(uri, field="spec.trainer.checkpoint.uri")
         self._patience = patience
 
     def put(self, attempt: int, number: int, lines: bytes) -> None:
