@@ -20,10 +20,6 @@ from rljob_runtime.lengths.options import PromptMeansOptions, RidgeOptions
 from rljob_runtime.plugins import Factory, Registry
 
 
-class PredictorFactory(Factory[LengthPredictor]):
-    """Creates length predictors of one kind."""
-
-
 def _ridge(config: JobConfig, *, options: RidgeOptions) -> LengthPredictor:  # noqa: ARG001
     from rljob_runtime.lengths.ridge import RidgePredictor
 
@@ -34,14 +30,14 @@ def _prompt_means(config: JobConfig, *, options: PromptMeansOptions) -> LengthPr
     return PromptMeans()
 
 
-LENGTH_PREDICTORS = Registry[PredictorFactory](
+LENGTH_PREDICTORS = Registry[Factory[LengthPredictor]](
     "length predictor",
     "rljob.lengths",
     {
-        "Ridge": PredictorFactory(_ridge, RidgeOptions),
-        "PromptMeans": PredictorFactory(_prompt_means, PromptMeansOptions),
+        "Ridge": Factory(_ridge, RidgeOptions),
+        "PromptMeans": Factory(_prompt_means, PromptMeansOptions),
     },
-    PredictorFactory.of,
+    Factory.of,
 )
 
 

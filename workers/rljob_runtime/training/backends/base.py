@@ -90,14 +90,7 @@ class BackendBase(BackendState):
         rank: int,
         world_size: int,
     ) -> None:
-        super().__init__(
-            options=options,
-            lora=config.spec.model.lora,
-            seed=config.spec.data.seed,
-            model_path=model_path,
-            rank=rank,
-            world_size=world_size,
-        )
+        super().__init__(config, options=options, model_path=model_path, rank=rank, world_size=world_size)
         self._algorithm = config.spec.algorithm
         self._sampling = config.spec.rollout.sampling
         self._loss = find_loss(self._algorithm.loss)
@@ -292,7 +285,9 @@ def explain_out_of_memory(*, sequences: int, tokens: int, step: int) -> Iterator
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not of_memory(error):
+        if not isinstance(error, torch.OutOfMemoryError | MemoryError) and not any(
+            words in str(error) for words in _CPU
+        ):
             raise
         raise JobFailed(
             f"step {step}: out of memory in the forward and backward of {sequences} sequences, {tokens} tokens, of a "
@@ -300,13 +295,6 @@ def explain_out_of_memory(*, sequences: int, tokens: int, step: int) -> Iterator
             f"spec.trainer.options.activationCheckpointing: true ({_first_line(error)})",
             Reason.OUT_OF_MEMORY,
         ) from error
-
-
-def of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory is exhausted."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
-        words in str(error) for words in _CPU
-    )
 
 
 def _first_line(error: BaseException) -> str:
