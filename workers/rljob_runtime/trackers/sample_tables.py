@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -56,11 +56,15 @@ class SampleTables:
     Args:
         config: of the job.
         groups: groups in a table at most.
+        clock: seconds.
     """
 
-    def __init__(self, config: JobConfig, *, groups: int) -> None:
+    def __init__(
+        self, config: JobConfig, *, groups: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._config = config
         self._groups = groups
+        self._clock = clock
         self._due: list[_DueTable] = []
         self._lock = threading.Lock()  # over changes of it: `note` does not wait for the thread that reads
         self._trained = -_TRAINING_SECONDS
@@ -68,7 +72,7 @@ class SampleTables:
 
     def note(self, points: Sequence[TrackedPoint]) -> None:
         """Take points that the tracker did not have: their tables become due."""
-        now = time.monotonic()
+        now = self._clock()
         with self._lock:
             training = [due for due in self._due if not due.evaluation]
             evaluations = [due for due in self._due if due.evaluation]
@@ -102,7 +106,7 @@ class SampleTables:
         if not self._due:
             return []
         reader = self._open()
-        tables, made, now = list[SampleTable](), set[_DueTable](), time.monotonic()
+        tables, made, now = list[SampleTable](), set[_DueTable](), self._clock()
         for due in tuple(self._due):
             table, complete = self._table(reader, due)
             if complete or last or now - due.since >= _COMPLETE_SECONDS:
