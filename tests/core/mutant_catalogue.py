@@ -264,7 +264,7 @@ MUTANTS: dict[str, Mutant] = {
         episodes=True,
     ),
     "observations are trained on": Mutant(
-        "rljob_runtime.roles.rollout.segments",
+        "rljob_runtime.roles.rollout.running",
         "        np.zeros(size, np.uint8),\n",
         "        np.ones(size, np.uint8),\n",
         by=("simulation",),

@@ -14,9 +14,8 @@ from tests.night import some
 from vllm_processes import vllm_server
 
 from rljob_contract.check import Check
-from rljob_contract.engine import ENGINE
+from rljob_contract.engine import ENGINE, SWAPS
 from rljob_contract.engine_subject import EngineSubject
-from rljob_contract.engine_swaps import SWAPS
 from rljob_core.ports import Engine
 from rljob_runtime.engines.registry import create_engine
 

@@ -47,7 +47,7 @@ class Watcher:
         self._armed: tuple[Boundary, Future[Key], Callable[[], None]] | None = None
         self._subject = ""  # of the boundary that was seen last
         self._waits: list[tuple[Callable[[Sighting], bool], Future[Sighting]]] = []
-        self._loop = LoopThread("watcher")
+        self._loop = LoopThread()
         self._client = nats.NATS()
         self._files = _Folders(self._file)
         self._logs: dict[Path, int] = {}

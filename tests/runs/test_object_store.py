@@ -13,7 +13,7 @@ from tests.buckets import s3_bucket
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_runtime.storage.objects import object_store
-from rljob_runtime.training.checkpoint_open import open_checkpoints
+from rljob_runtime.training.checkpoints import open_checkpoints
 from runs import RLJOB, LiveRun, write_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

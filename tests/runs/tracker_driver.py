@@ -94,7 +94,7 @@ def read(name: str, folder: Path) -> list[Row]:
 
 
 def _wandb(folder: Path) -> Iterator[Row]:
-    from rljob_runtime.trackers.wandb_files import histories
+    from rljob_runtime.trackers.wandb_tracker import histories
 
     (file,) = {path.name for path in folder.glob("wandb/offline-run-*/run-*.wandb")}
     for row in histories(folder, file.removeprefix("run-").removesuffix(".wandb")):

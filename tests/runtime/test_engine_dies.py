@@ -36,7 +36,7 @@ from rljob_core.ports import Channel
 from rljob_core.worker_protocol import EXIT_HUNG
 from rljob_runtime.messaging.announce import publish_version
 from rljob_runtime.messaging.nats.store import NatsStore
-from rljob_runtime.roles.rollout.pauses_file import PAUSES, PausesFile
+from rljob_runtime.roles.rollout.hang_watch import PAUSES, PausesFile
 
 PATIENCE = 600.0  # seconds; of a busy machine
 

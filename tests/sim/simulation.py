@@ -70,7 +70,7 @@ from rljob_runtime.roles.coordinator import Coordinator
 from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts
 from rljob_runtime.roles.reward import ResultPublisher, rewarded
 from rljob_runtime.roles.rollout import Rollout
-from rljob_runtime.roles.rollout.pauses_file import PausesFile
+from rljob_runtime.roles.rollout.hang_watch import PausesFile
 from rljob_runtime.roles.trainer import Trainer
 from rljob_runtime.roles.trainer.consumed_log import FolderConsumedLog
 from rljob_runtime.training.checkpoints import CheckpointStore

@@ -120,7 +120,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def call_soon_threadsafe(
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """The same as `call_soon`: there are no threads."""
+        """Call back soon, as `call_soon` does: there are no threads."""
         return self.call_soon(callback, *args, context=context)
 
     def run_in_executor(  # type: ignore[override]

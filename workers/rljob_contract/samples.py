@@ -96,7 +96,7 @@ def sample(identifier: str, segments: list[Segment], *, advantage: float, versio
     return TrainingSample(item, trajectory)
 
 
-def random_samples(count: int, *, seed: int = 0, longest: int = 24) -> list[TrainingSample]:
+def random_samples(count: int, *, seed: int = 0) -> list[TrainingSample]:
     """Trajectories, four to a prompt, of any length; every third has an environment's turn in the middle.
 
     Behaviour log-probabilities lie around a uniform model's, so that ratios lie around 1 on both sides of any clip.
@@ -115,7 +115,7 @@ def random_samples(count: int, *, seed: int = 0, longest: int = 24) -> list[Trai
     for index in range(count):
         if index % 4 == 0:
             prompt = tokens(1, 9)
-        segments = [segment(Source.PROMPT, prompt), turn(1, longest)]
+        segments = [segment(Source.PROMPT, prompt), turn(1, 24)]
         if index % 3 == 2:
             segments += [segment(Source.ENVIRONMENT, tokens(1, 5)), turn(1, 7)]
         advantage = 0.0 if index % 7 == 6 else float(random.normal())

@@ -30,7 +30,8 @@ from functools import cache
 from importlib import import_module, metadata
 from typing import Any, Generic, Self, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
 
 from rljob_core.advice import advice, nearest
 from rljob_core.errors import SpecError
@@ -219,3 +220,16 @@ def _distribution(point: metadata.EntryPoint) -> str:
     if point.dist is None:
         return "an unknown distribution"
     return f"{point.dist.name} {point.dist.version}"
+
+
+class StrictOptions(BaseModel):
+    """Options: unknown fields and wrong types are errors, and manifests write the names in camelCase."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        use_attribute_docstrings=True,
+    )

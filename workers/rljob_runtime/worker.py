@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,10 +25,10 @@ from rljob_core.failures import Failure, Reason
 from rljob_core.messages import RoleFailed
 from rljob_core.ports import MessageStore
 from rljob_core.queue_definitions import shared_queues
-from rljob_core.spec import PipelineSpec, RLJobSpec
 from rljob_core.words import innermost
 from rljob_runtime.locations import local_path, model_folder
-from rljob_runtime.process.ready import mark_ready
+from rljob_runtime.process.ready import mark_ready, unmark_ready
+from rljob_runtime.process.stopping import done_before
 from rljob_runtime.process.termination import crashed, terminate
 from rljob_runtime.telemetry.catalogue import CATALOGUE
 from rljob_runtime.telemetry.recorder import Recorder
@@ -76,10 +76,9 @@ async def _streams(
 async def _coordinator(
     config: JobConfig, store: MessageStore, stop: asyncio.Event, recorder: Recorder
 ) -> None:
-    from rljob_runtime.process.config_watch import lost_sites
+    from rljob_runtime.process.config_watch import lost_sites, spec_changes
     from rljob_runtime.roles.coordinator import Coordinator
-    from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts
-    from rljob_runtime.roles.coordinator.token_counts import token_counter
+    from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts, token_counter
     from rljob_runtime.roles.decision_log import DecisionLog
     from rljob_runtime.telemetry.otlp import exported
     from rljob_runtime.training.anchor_transfer import check_links
@@ -110,13 +109,13 @@ async def _coordinator(
             instance=instance,
             held_out=held_out.asked,
             count_tokens=count_tokens,
-            changes=_spec_changes(config),
-            lost_sites=lost_sites(Path(os.environ[worker_protocol.CONFIG])),
+            changes=spec_changes(_config_path(), config.spec),
+            lost_sites=lost_sites(_config_path()),
             decisions=decisions,
             recorder=recorder,
             traces=opened.enter_context(exported(namespace=config.namespace, job=config.job)),
         )
-        await _until(stop, role.run(mark_ready))
+        await done_before(stop, role.run(mark_ready))
 
 
 def _check_model(config: JobConfig) -> None:
@@ -148,8 +147,9 @@ async def _rollout(config: JobConfig, store: MessageStore, stop: asyncio.Event, 
     from rljob_runtime.data.prompts import chat_tokenizer
     from rljob_runtime.engines.registry import create_engine
     from rljob_runtime.model.settings import model_settings
+    from rljob_runtime.process.config_watch import pipeline_changes
     from rljob_runtime.roles.rollout import Rollout
-    from rljob_runtime.roles.rollout.pauses_file import pauses_file
+    from rljob_runtime.roles.rollout.hang_watch import pauses_file
     from rljob_runtime.weights.create import create_weights
 
     pool = os.environ[worker_protocol.POOL]
@@ -173,7 +173,7 @@ async def _rollout(config: JobConfig, store: MessageStore, stop: asyncio.Event, 
         pool=pool,
         nonce=os.environ.get(worker_protocol.NONCE, ""),
         pauses=pauses_file(config.spec.rollout.engine.name),
-        changes=_pipeline_changes(config),
+        changes=pipeline_changes(_config_path(), config.spec.pipeline),
         recorder=recorder,
     )
     with closing(weights):
@@ -208,28 +208,8 @@ ROLES: dict[str, RoleFunction] = {
 }
 
 
-def _spec_changes(config: JobConfig) -> AsyncIterator[RLJobSpec]:
-    from rljob_runtime.process.config_watch import spec_changes
-
-    return spec_changes(Path(os.environ[worker_protocol.CONFIG]), config.spec)
-
-
-def _pipeline_changes(config: JobConfig) -> AsyncIterator[PipelineSpec]:
-    from rljob_runtime.process.config_watch import pipeline_changes
-
-    return pipeline_changes(Path(os.environ[worker_protocol.CONFIG]), config.spec.pipeline)
-
-
-async def _until(stop: asyncio.Event, work: Awaitable[None]) -> None:
-    """Run `work` until it ends or `stop` is set."""
-    task = asyncio.ensure_future(work)
-    waiter = asyncio.create_task(stop.wait())
-    await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
-    waiter.cancel()
-    if not task.done():
-        task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+def _config_path() -> Path:
+    return Path(os.environ[worker_protocol.CONFIG])
 
 
 async def run_role(name: str, config: JobConfig) -> None:
@@ -273,14 +253,13 @@ async def _report_failure(store: MessageStore, role: str, failure: Failure) -> N
 def run(name: str) -> int:
     """Run the role with that name to its end; returns the exit code."""
     faulthandler.enable()  # a signal that ends the process then leaves the Python stack in the log
-    if ready := os.environ.get(worker_protocol.READY_FILE):
-        Path(ready).unlink(missing_ok=True)  # a previous process in the same pod left it
+    unmark_ready()  # a previous process in the same pod left it
     logging.basicConfig(
         level=os.environ.get(worker_protocol.LOG_LEVEL, "INFO"),
         format=f"%(asctime)s {name} %(levelname)s %(name)s: %(message)s",
     )
     try:
-        config = JobConfig.model_validate_json(Path(os.environ[worker_protocol.CONFIG]).read_bytes())
+        config = JobConfig.model_validate_json(_config_path().read_bytes())
         if name in _FETCHES:
             from rljob_runtime.downloads.role import run_fetch
 

@@ -21,7 +21,7 @@ from rljob_runtime.process.fsync import create_folder
 from rljob_runtime.storage.objects import is_object_store
 from rljob_runtime.storage.trainer_log import TrainerLogObjects, put_log
 from rljob_runtime.training.checkpoint_base import Checkpoints
-from rljob_runtime.training.checkpoint_open import open_checkpoints
+from rljob_runtime.training.checkpoints import open_checkpoints
 from rljob_runtime.weights.objects import MANIFEST, TENSORS
 from rljob_runtime.weights.transport import Transport
 

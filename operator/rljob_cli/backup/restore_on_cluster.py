@@ -36,7 +36,7 @@ from rljob_runtime.messaging.connect import role_store
 from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.model.identity import model_identity
-from rljob_runtime.training.checkpoint_open import open_checkpoints
+from rljob_runtime.training.checkpoints import open_checkpoints
 from rljob_runtime.weights.create import open_transport
 from rljob_runtime.weights.transport import Transport
 

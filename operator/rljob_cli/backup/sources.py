@@ -25,7 +25,7 @@ from rljob_runtime.messaging.nats.store import NatsStore
 from rljob_runtime.model.identity import model_identity
 from rljob_runtime.storage.objects import is_object_store
 from rljob_runtime.storage.trainer_log import TrainerLogCopy, TrainerLogObjects
-from rljob_runtime.training.checkpoint_open import open_checkpoints
+from rljob_runtime.training.checkpoints import open_checkpoints
 from rljob_runtime.weights.create import open_transport
 
 

@@ -32,7 +32,7 @@ def checkpoint_folder(path: Path) -> Iterator[Path]:
     elif (identity := folder.identity()) is not None:
         uri = folder.checkpoints_uri(identity)
         if is_object_store(uri):
-            from rljob_runtime.training.checkpoint_open import open_checkpoints
+            from rljob_runtime.training.checkpoints import open_checkpoints
 
             checkpoints = open_checkpoints(uri, model_path=Path())
             if not (keys := checkpoints.keys()):

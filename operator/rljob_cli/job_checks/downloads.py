@@ -50,7 +50,7 @@ def download(spec: RLJobSpec, before: Mapping[str, Mapping[str, str]]) -> Downlo
 @contextmanager
 def _progress(uri: str) -> Iterator[DownloadProgress]:
     """A function that shows how much of a URI there is: a bar in a terminal, else a line from time to time."""
-    from rljob_runtime.downloads.progress_lines import progress_lines
+    from rljob_runtime.downloads.fetch import progress_lines
 
     if not sys.stderr.isatty():
         yield progress_lines(uri, every=_SAY_SECONDS, say=partial(typer.echo, err=True))

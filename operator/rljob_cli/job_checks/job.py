@@ -114,7 +114,7 @@ def _length_predictor(config: JobConfig) -> None:
     from rljob_runtime.lengths.registry import check_predictor
 
     predictor = config.spec.rollout.length_predictor
-    check_predictor(predictor.name, predictor.options, path="spec.rollout.lengthPredictor")
+    check_predictor(predictor.name, predictor.options)
 
 
 def _engines_fit(config: JobConfig) -> None:
@@ -185,7 +185,7 @@ def _loss(config: JobConfig) -> list[str]:
 
 
 def _adapters_fit(config: JobConfig) -> None:
-    from rljob_runtime.training.adapter_rank import check_adapter_rank
+    from rljob_runtime.training.registry import check_adapter_rank
 
     check_adapter_rank(config.spec, local_path(config.spec.model.uri))
 

@@ -10,7 +10,7 @@ from rljob_core.spec import RLJob
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_runtime.locations import local_path
 from rljob_runtime.roles.offline_rollback import FLAG, versions_without_ledger
-from rljob_runtime.training.checkpoint_open import open_checkpoints
+from rljob_runtime.training.checkpoints import open_checkpoints
 from rljob_runtime.training.trainer_log_folder import trainer_log_folder
 from rljob_runtime.weights.create import open_store
 

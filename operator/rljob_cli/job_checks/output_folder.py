@@ -106,7 +106,7 @@ def _check_resumable(folder: RunFolder, job: RLJob, identity: Identity, *, needs
 
         if (refusal := way_on(folder, identity.stamp(job))) is not None:
             raise refusal
-    from rljob_runtime.training.checkpoint_open import open_checkpoints
+    from rljob_runtime.training.checkpoints import open_checkpoints
 
     root = job.spec.trainer.checkpoint.uri or str(folder.checkpoints)
     model = local_path(identity.with_downloads(job).spec.model.uri, field="spec.model.uri")
@@ -135,7 +135,7 @@ def check_unused(job: RLJob) -> None:
 
 
 def _holds_checkpoints(uri: str, field: str) -> bool:
-    from rljob_runtime.training.checkpoint_open import open_checkpoints
+    from rljob_runtime.training.checkpoints import open_checkpoints
 
     try:
         return open_checkpoints(uri, model_path=Path()).is_used()

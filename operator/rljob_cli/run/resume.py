@@ -19,7 +19,7 @@ from rljob_runtime.locations import local_path
 from rljob_runtime.messaging.connect import job_store
 from rljob_runtime.roles.offline_rollback import Reopened, RolledBack, reopen, roll_back
 from rljob_runtime.training.checkpoint_base import Checkpoints
-from rljob_runtime.training.checkpoint_open import open_checkpoints
+from rljob_runtime.training.checkpoints import open_checkpoints
 from rljob_runtime.weights.create import open_store
 
 

@@ -17,9 +17,8 @@ from rljob_contract.engine_requests import ask, completed, gather
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.ports import Engine, Stopped
 from rljob_core.trajectory import FinishReason
-from rljob_runtime.engines import stepped_sampler as engine_stepped_sampler
 from rljob_runtime.engines.registry import create_engine
-from rljob_runtime.engines.stepped import SteppedEngine
+from rljob_runtime.engines.stepped import SteppedEngine, sample
 from rljob_runtime.engines.torch import sampler as engine_torch_sampler
 from rljob_runtime.model.tokenizer import Tokenizer
 
@@ -94,7 +93,7 @@ def test_tokens_are_drawn_as_torch_draws_them(temperature: float, top_p: float) 
         "temperature": np.full(400, temperature, np.float32),
         "top_p": np.full(400, top_p, np.float32),
     }
-    tokens, logprobs = engine_stepped_sampler.sample(logits, **settings)
+    tokens, logprobs = sample(logits, **settings)
     expected, their_logprobs = engine_torch_sampler.sample(torch.from_numpy(logits), **settings)
     # Sums in another order may turn a draw at the very edge of a token's share.
     assert (tokens != expected).sum() <= 1

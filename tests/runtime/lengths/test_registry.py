@@ -16,9 +16,8 @@ from rljob_contract.samples import job_config
 from rljob_core.errors import SpecError
 from rljob_core.lengths import Estimate, GroupLengths, Prompt, PromptMeans
 from rljob_runtime.lengths.guard import GuardedPredictor
-from rljob_runtime.lengths.registry import LENGTH_PREDICTORS, check_predictor, create_predictor
+from rljob_runtime.lengths.registry import LENGTH_PREDICTORS, PATH, check_predictor, create_predictor
 
-PATH = "spec.rollout.lengths"
 CODE = """
 from pydantic import BaseModel, ConfigDict
 from rljob_runtime.lengths import Estimate
@@ -56,12 +55,12 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def created(folder: Path, name: str, options: Mapping[str, Any] = {}) -> GuardedPredictor:
-    return create_predictor(name, job_config(folder), options=options, path=PATH, means=PromptMeans())
+    return create_predictor(name, job_config(folder), options=options, means=PromptMeans())
 
 
 def refusal(name: str, options: Mapping[str, Any] = {}) -> str:
     with pytest.raises(SpecError) as caught:
-        check_predictor(name, options, path=PATH)
+        check_predictor(name, options)
     return str(caught.value)
 
 
@@ -77,7 +76,7 @@ def test_the_built_in_ones_learn(tmp_path: Path) -> None:
 
 
 def test_options_are_checked() -> None:
-    assert check_predictor("Ridge", {"groups": 64}, path=PATH).groups == 64
+    assert check_predictor("Ridge", {"groups": 64}).groups == 64
     assert (
         refusal("Ridge", {"group": 64})
         == f"{PATH}.options.group: unknown: did you mean groups? length predictor Ridge has groups"
@@ -134,7 +133,7 @@ def test_the_predictor_that_the_page_shows_learns(tmp_path: Path, monkeypatch: p
 def test_looking_a_name_up_loads_no_numpy() -> None:
     code = (
         "import sys, rljob_runtime.lengths, rljob_runtime.lengths.registry as registry; "
-        "registry.check_predictor('Ridge', {}, path=''); print('numpy' in sys.modules)"
+        "registry.check_predictor('Ridge', {}); print('numpy' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

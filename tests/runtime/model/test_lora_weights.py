@@ -18,8 +18,7 @@ from rljob_runtime.model.lora_weights import initial_adapter, merged
 from rljob_runtime.model.tensor_files import read_model
 from rljob_runtime.training.backends.torch import TorchBackend
 from rljob_runtime.training.registry import check_backend, create_backend
-from rljob_runtime.weights.create import open_store, open_transport
-from rljob_runtime.weights.merged import MergedWeights
+from rljob_runtime.weights.create import MergedWeights, open_store, open_transport
 
 LORA = {"rank": 4, "alpha": 8.0}
 

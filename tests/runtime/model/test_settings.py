@@ -10,9 +10,9 @@ import pytest
 
 from rljob_contract.tiny_models import tiny_model
 from rljob_core.errors import SpecError
-from rljob_runtime.engines.fit import check_length
+from rljob_runtime.engines.factory import check_length
 from rljob_runtime.engines.registry import create_engine
-from rljob_runtime.engines.vllm.fit import check_tensor_parallel
+from rljob_runtime.engines.vllm.factory import check_tensor_parallel
 from rljob_runtime.model.settings import (
     check_tokenizer,
     model_settings,

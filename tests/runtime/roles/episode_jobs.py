@@ -66,7 +66,7 @@ def episodes(
 
 
 def agent_episodes(folder: Path, model: Path, command: list[str], **pipeline: Any) -> JobConfig:
-    """The same of an agent, in 120 tokens behind its prompt."""
+    """The job of `role_jobs` with an agent that has two turns at most, in 120 tokens behind its prompt."""
     (folder / "prompts.jsonl").write_text("\n".join(json.dumps({"question": str(n)}) for n in range(40)))
     (folder / "held-out.jsonl").write_text(json.dumps({"question": "0"}))
     environment = {"name": "agent", "options": {"command": command}, "maxTurns": 2, "timeoutSeconds": 120}

@@ -17,8 +17,7 @@ from rljob_core.ports import Request
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
 from rljob_runtime.process.alive import AliveWriter
-from rljob_runtime.roles.rollout.hang_watch import HangWatch
-from rljob_runtime.roles.rollout.pauses_file import PausesFile, pauses_file
+from rljob_runtime.roles.rollout.hang_watch import HangWatch, PausesFile, pauses_file
 from rljob_runtime.roles.rollout.running import Assignment, Running
 
 LONG = {"median": 1000, "min": 1000, "max": 1000}

@@ -10,8 +10,7 @@ import pytest
 from rljob_core.messages import ENGINE_WORK, EngineWorkBatch, Generate
 from rljob_core.messages.limits import MESSAGE_BYTES
 from rljob_core.trajectory import group_of
-from rljob_runtime.roles.coordinator.engine_messages import WORK_BYTES, EngineMessage
-from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts
+from rljob_runtime.roles.coordinator.prompt_texts import WORK_BYTES, EngineMessage, PromptTexts
 
 
 class Rendered:

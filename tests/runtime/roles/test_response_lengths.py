@@ -14,7 +14,7 @@ from rljob_core.trajectory import VersionSpan
 from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
 from rljob_runtime.process.alive import AliveReader, AliveWriter
-from rljob_runtime.roles.rollout.response_lengths import TokenCounts
+from rljob_runtime.roles.rollout.rollout import TokenCounts
 from rljob_runtime.roles.rollout.running import Assignment, Running
 
 PROMPT = np.arange(5, dtype=np.int32)

@@ -17,9 +17,9 @@ from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.rewards.scorer import Scorer
 from rljob_runtime.roles import reward
 from rljob_runtime.samples import report
-from rljob_runtime.samples.open import open_sample_log
 from rljob_runtime.samples.places import SampleFolder
 from rljob_runtime.samples.read import SampleFilter, SampleReader
+from rljob_runtime.samples.report import open_sample_log
 from rljob_runtime.samples.trained import TrainedLog
 
 

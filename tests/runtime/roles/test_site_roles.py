@@ -51,10 +51,9 @@ from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
 from rljob_runtime.messaging.progress import ProgressStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
-from rljob_runtime.roles.coordinator.actions import ActionRunner
+from rljob_runtime.roles.coordinator.actions import ActionRunner, SiteLog
 from rljob_runtime.roles.coordinator.inputs import CoordinatorInputs
 from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts
-from rljob_runtime.roles.coordinator.site_log import SiteLog
 from rljob_runtime.roles.coordinator.worker_messages import WorkerMessages
 from rljob_runtime.roles.rollout import Rollout
 from rljob_runtime.roles.rollout.trajectory_publisher import LAST_WORD_SECONDS

@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from rljob_runtime.storage.google_access import has_google_credentials
+from rljob_runtime.storage.objects import has_google_credentials
 
 
 @pytest.fixture

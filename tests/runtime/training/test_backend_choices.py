@@ -20,11 +20,16 @@ from rljob_core.failures import Reason
 from rljob_core.spec.training import INTERCHANGEABLE
 from rljob_runtime.model.causal import decoder_layers
 from rljob_runtime.roles.trainer.poison import in_micro_batch
-from rljob_runtime.training.adapter_rank import smallest_projection
 from rljob_runtime.training.backends.base import explain_out_of_memory
 from rljob_runtime.training.backends.torch import TorchBackend
 from rljob_runtime.training.packing.rows import Row
-from rljob_runtime.training.registry import BACKENDS, check_backend, create_backend, find_backend
+from rljob_runtime.training.registry import (
+    BACKENDS,
+    check_backend,
+    create_backend,
+    find_backend,
+    smallest_projection,
+)
 
 
 @pytest.fixture(scope="module")

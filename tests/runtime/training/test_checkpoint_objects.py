@@ -17,7 +17,7 @@ from rljob_core.errors import JobFailed, SpecError, StorageRefused
 from rljob_runtime.storage.objects import object_store
 from rljob_runtime.training.checkpoint_base import INFO
 from rljob_runtime.training.checkpoint_objects import ObjectCheckpoints, upload_part
-from rljob_runtime.training.checkpoint_open import open_checkpoints
+from rljob_runtime.training.checkpoints import open_checkpoints
 from rljob_runtime.training.object_state import ObjectStateBackend
 
 

@@ -21,7 +21,8 @@ from rljob_runtime.training.forward import InFloat64, log_probabilities, token_l
 from rljob_runtime.training.losses.clipped import GSPO
 from rljob_runtime.training.losses.loss import LossSettings
 from rljob_runtime.training.losses.sums import loss_sums
-from rljob_runtime.training.packing import flex, short_groups
+from rljob_runtime.training.packing import attention as packed_attention
+from rljob_runtime.training.packing import flex
 from rljob_runtime.training.packing.attention import EXACT, NAME, attend, supports_shared_prompts
 from rljob_runtime.training.packing.layout import PackedGroup, places
 from rljob_runtime.training.packing.rows import Row
@@ -270,9 +271,9 @@ def test_short_groups_are_computed_together_as_block_by_block(
     given = [torch.randn(shape, generator=random, dtype=torch.float64).to(dtype) for shape in shapes]
     weight = torch.randn((1, 20, 4, 8), generator=random, dtype=torch.float64).to(dtype)
     found = []
-    for longest in (short_groups.LONGEST, 0):
-        monkeypatch.setattr(short_groups, "LONGEST", longest)
-        assert short_groups.are_short(layout) == (longest > 0)
+    for longest in (packed_attention.LONGEST_SHORT, 0):
+        monkeypatch.setattr(packed_attention, "LONGEST_SHORT", longest)
+        assert packed_attention.are_short(layout) == (longest > 0)
         leaves = [tensor.clone().requires_grad_() for tensor in given]
         out, _ = attend(torch.nn.Identity(), *leaves, None, shared_prompts=layout)
         (out * weight).sum().backward()

@@ -217,7 +217,7 @@ def test_a_full_stream_refuses() -> None:
 
 
 def test_who_waits_is_let_go_when_the_store_is_closed() -> None:
-    loop = LoopThread("test")
+    loop = LoopThread()
     begun = threading.Event()
     ended: list[BaseException] = []
 
@@ -237,4 +237,4 @@ def test_who_waits_is_let_go_when_the_store_is_closed() -> None:
     loop.close()
     waiting.join()
     assert len(ended) == 1
-    LoopThread("never used").close()
+    LoopThread().close()

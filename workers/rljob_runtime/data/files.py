@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from rljob_core.errors import SpecError
 from rljob_runtime.data.json_lines import JsonLines
 
+_NAMED = 5
+"""Rows that a message names at most."""
+
 
 class FileSource:
     """An `ItemSource` of a file's rows: a JSON Lines file's as they are written, a Parquet file's by its schema.
@@ -89,16 +92,15 @@ class FileSource:
         epoch, offset = divmod(index, self.rows)
         return int(self._order(epoch)[offset])
 
-    def places(self, rows: Sequence[int], *, most: int = 5) -> str:
+    def places(self, rows: Sequence[int]) -> str:
         """In words, where rows are, for messages: their numbers from 1 and, where there are several files, the files.
 
         Args:
             rows: numbers from 0; at least one.
-            most: how many are named.
         """
-        named = [self._place(row) for row in rows[:most]]
-        if len(rows) > most:
-            named.append(f"{len(rows) - most:,} more")
+        named = [self._place(row) for row in rows[:_NAMED]]
+        if len(rows) > _NAMED:
+            named.append(f"{len(rows) - _NAMED:,} more")
         listed = " and ".join([*([", ".join(named[:-1])] if named[1:] else []), named[-1]])
         return f"row{'s' * (len(rows) > 1)} {listed}"
 

@@ -260,3 +260,22 @@ def _read_whole(place: RemotePlace, file: RemoteFile, into: PartialFile) -> None
                 raise
             log.warning("%s was cut at %d of %d bytes: %s", file.name, into.size, file.size, error)
             time.sleep(_PAUSE_SECONDS * 2**tries)
+
+
+def progress_lines(uri: str, *, every: float, say: Callable[[str], None]) -> Callable[[int, int], None]:
+    """A function that says how many bytes there are, of how many: at most once in `every` seconds, and not at the end.
+
+    Args:
+        uri: of what is downloaded.
+        every: seconds.
+        say: takes a line.
+    """
+    said = time.monotonic() - every
+
+    def progress(done: int, size: int) -> None:
+        nonlocal said
+        if (now := time.monotonic()) - said >= every and done < size:
+            said = now
+            say(f"downloading {uri}: {done / 1e6:.1f} of {size / 1e6:.1f} MB")
+
+    return progress

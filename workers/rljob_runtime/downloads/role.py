@@ -18,8 +18,7 @@ from rljob_core import worker_protocol
 from rljob_core.config import JobConfig
 from rljob_core.errors import StoreUnavailable
 from rljob_core.remote_uri import RemoteSource, known_revision, uri_digest
-from rljob_runtime.downloads.fetch import Fetched, fetch
-from rljob_runtime.downloads.progress_lines import progress_lines
+from rljob_runtime.downloads.fetch import Fetched, fetch, progress_lines
 from rljob_runtime.storage import folders
 
 _SAY_SECONDS = 10.0

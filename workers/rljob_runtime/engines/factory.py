@@ -1,16 +1,33 @@
-"""What the registry holds of each engine: how to create it, and what can be checked before that."""
+"""What the folder of each engine builds on: the base of its options, checks that several make, and its factory.
+
+`rljob validate` and `rljob run` check before they start anything, a rollout worker before it loads the model. Nothing
+here loads an engine's libraries.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_core.ports import Engine
 from rljob_runtime.model.settings import ModelSettings
-from rljob_runtime.plugins import Factory
+from rljob_runtime.plugins import Factory, StrictOptions
+
+#: Fields of the manifest that the messages name.
+NAME = "spec.rollout.engine.name"
+OPTIONS = "spec.rollout.engine.options"
+
+
+class EngineOptions(StrictOptions):
+    """Options of an engine: unknown fields and wrong types are errors, and manifests write the names in camelCase."""
+
+
+def recompute_choice(option: bool | Literal["Auto"]) -> bool | None:
+    """The option `recomputeCache` as `CacheKeeper.recompute_cache`."""
+    return None if option == "Auto" else option
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +51,46 @@ class EngineFactory(Factory[Engine]):
     check_server: Callable[[Any], Coroutine[Any, Any, None]] | None = None
     is_paced: bool = False
     endless_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def check_length(model: ModelSettings, length: int | None) -> None:
+    """Check that the model's context holds prompts and responses of so many tokens together.
+
+    Raises:
+        SpecError: it does not.
+    """
+    if length is not None and length > model.context:
+        raise SpecError(
+            f"{OPTIONS}.maxLength",
+            f"{length} is beyond the model's context of {model.context} tokens: write at most {model.context}",
+        )
+
+
+def longest_sequence(model: ModelSettings, max_length: int | None) -> int:
+    """Tokens of a prompt and its response together at most.
+
+    Args:
+        model: that generates.
+        max_length: the engine's own bound; None is the model's context.
+    """
+    return min(max_length or model.context, model.context)
+
+
+def check_response(model: ModelSettings, *, max_length: int | None, max_tokens: int) -> None:
+    """Check that there is room for a prompt beside the longest response.
+
+    Args:
+        model: that generates.
+        max_length: the engine's bound of both together, in tokens; None is the model's context.
+        max_tokens: spec.rollout.sampling.maxTokens.
+
+    Raises:
+        SpecError: there is none, so that every request would be refused.
+    """
+    longest = longest_sequence(model, max_length)
+    if max_tokens >= longest:
+        raise SpecError(
+            "spec.rollout.sampling.maxTokens",
+            f"{max_tokens} leaves no room for a prompt: the model's context and the engine's maxLength allow {longest} "
+            "tokens of both together; lower it",
+        )

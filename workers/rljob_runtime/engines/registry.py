@@ -9,8 +9,7 @@ from typing import Any
 
 from rljob_core.ports import Engine
 from rljob_runtime.engines.emulated.factory import EMULATED
-from rljob_runtime.engines.factory import EngineFactory
-from rljob_runtime.engines.fit import NAME, OPTIONS, check_response, longest_sequence
+from rljob_runtime.engines.factory import NAME, OPTIONS, EngineFactory, check_response, longest_sequence
 from rljob_runtime.engines.http.factory import HTTP
 from rljob_runtime.engines.stops import Decode
 from rljob_runtime.engines.torch.factory import TORCH

@@ -8,11 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 Decode = Callable[[Sequence[int]], str]
+
+
+def decoder(decode: Decode | None, folder: Path) -> Decode:
+    """What decodes: this function, or else the tokenizer in a model's folder, which takes a while to load."""
+    if decode is not None:
+        return decode
+    from rljob_runtime.model.tokenizer import Tokenizer
+
+    return Tokenizer(folder).decode
+
 
 #: What decoders write for bytes that are not a whole character.
 _PARTIAL = "�"

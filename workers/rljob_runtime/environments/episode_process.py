@@ -38,10 +38,9 @@ from rljob_runtime.environments.messages import (
     has_message_fields,
 )
 from rljob_runtime.environments.registry import NETWORK, make_environment, module_of
-from rljob_runtime.process.confinement import leave_others_alone
+from rljob_runtime.process.confinement import enter_own_loopback, leave_others_alone
 from rljob_runtime.process.frames import ServerConnection, frame, read_frame
 from rljob_runtime.process.lifeline import die_with_parent
-from rljob_runtime.process.own_loopback import enter_own_loopback
 
 
 class _InvalidReturn(Exception):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rljob_runtime.plugin_options import StrictOptions
+from rljob_runtime.plugins import StrictOptions
 
 
 class RidgeOptions(StrictOptions):

@@ -20,10 +20,6 @@ from rljob_runtime.lengths.options import PromptMeansOptions, RidgeOptions
 from rljob_runtime.plugins import Factory, Registry
 
 
-class PredictorFactory(Factory[LengthPredictor]):
-    """Creates length predictors of one kind."""
-
-
 def _ridge(config: JobConfig, *, options: RidgeOptions) -> LengthPredictor:  # noqa: ARG001
     from rljob_runtime.lengths.ridge import RidgePredictor
 
@@ -34,45 +30,48 @@ def _prompt_means(config: JobConfig, *, options: PromptMeansOptions) -> LengthPr
     return PromptMeans()
 
 
-LENGTH_PREDICTORS = Registry[PredictorFactory](
+LENGTH_PREDICTORS = Registry[Factory[LengthPredictor]](
     "length predictor",
     "rljob.lengths",
     {
-        "Ridge": PredictorFactory(_ridge, RidgeOptions),
-        "PromptMeans": PredictorFactory(_prompt_means, PromptMeansOptions),
+        "Ridge": Factory(_ridge, RidgeOptions),
+        "PromptMeans": Factory(_prompt_means, PromptMeansOptions),
     },
-    PredictorFactory.of,
+    Factory.of,
 )
 
 
-def check_predictor(name: str, options: Mapping[str, Any], *, path: str) -> Any:
+PATH = "spec.rollout.lengthPredictor"
+"""The manifest's field that holds a predictor's name and options, for messages."""
+
+
+def check_predictor(name: str, options: Mapping[str, Any]) -> Any:
     """A predictor's options, as its own model of them (a dict, if it has none); loads none of our predictors.
 
     Args:
         name: the predictor's name.
         options: as written in the manifest.
-        path: the manifest's field that holds `name` and `options`, for messages.
 
     Raises:
         SpecError: no predictor has that name, it does not load, or it has no such option.
     """
-    factory = LENGTH_PREDICTORS.find(name, field=f"{path}.name")
-    return factory.check(options, field=f"{path}.options", whose=f"length predictor {name}")
+    factory = LENGTH_PREDICTORS.find(name, field=f"{PATH}.name")
+    return factory.check(options, field=f"{PATH}.options", whose=f"length predictor {name}")
 
 
 def create_predictor(
-    name: str, config: JobConfig, *, options: Mapping[str, Any], path: str, means: PromptMeans
+    name: str, config: JobConfig, *, options: Mapping[str, Any], means: PromptMeans
 ) -> GuardedPredictor:
     """A predictor that has observed nothing, behind a guard: none of its methods raises, and its estimates are usable.
 
     Args:
-        name, options, path: see `check_predictor`.
+        name, options: see `check_predictor`.
         config: the job's.
         means: give the estimates that the predictor fails to give; whoever owns them lets them observe.
 
     Raises:
         SpecError: as `check_predictor`. Whatever else its constructor raises counts as a failure of its estimates.
     """
-    checked = check_predictor(name, options, path=path)
-    factory = LENGTH_PREDICTORS.find(name, field=f"{path}.name")
+    checked = check_predictor(name, options)
+    factory = LENGTH_PREDICTORS.find(name, field=f"{PATH}.name")
     return GuardedPredictor(name, lambda: factory.create(config, options=checked), means)

@@ -19,6 +19,9 @@ _LARGEST_SETTINGS = 512 << 20
 _LARGEST_HEADER = 100_000_000
 """Bytes of the header of a safetensors file, as the library has it."""
 
+LOADING = ("torch", "transformers", "rljob_runtime.model.causal")
+"""What loading a model imports, in pieces: who imports ahead can do something else between two of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:

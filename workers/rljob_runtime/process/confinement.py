@@ -14,8 +14,10 @@ without what it cannot do.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
+import fcntl
 import logging
 import os
 import platform
@@ -23,6 +25,7 @@ import socket
 import struct
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 log = logging.getLogger(__name__)
 
@@ -37,16 +40,16 @@ _X32 = 0x40000000  # system calls of another ABI, with other numbers
 
 _CAPABILITIES = struct.pack("=Ii", 0x20080522, 0)  # version 3, this thread
 
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = (
-    444,
-    445,
-    446,
-)  # system calls of Landlock, the same on all architectures
+# System calls of Landlock, the same on all architectures.
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _CREATE_RULESET_VERSION = 1
 _SCOPES_SINCE = 6
 _SCOPED = 0b11  # abstract Unix sockets, signals; a process of a domain can in any case not trace one outside
 _MAKE_BLOCK, _REFER, _REFER_SINCE = 1 << 11, 1 << 13, 2
 _PATH_BENEATH = 1
+
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000  # linux/sched.h
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1  # linux/sockios.h, linux/if.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +75,8 @@ def confine(*, network: bool) -> None:
     if sys.platform != "linux":
         return
     libc = ctypes.CDLL(None, use_errno=True)
-    _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
     _check(libc.capset(_CAPABILITIES, bytes(24)), "capset")
-    _leave_other_processes_alone(libc)
+    leave_others_alone()
     if not network:
         _refuse_sockets(libc)
 
@@ -148,6 +150,34 @@ def _refuse_sockets(libc: ctypes.CDLL) -> None:
     filtering = _Program(len(program), ctypes.addressof(instructions))
     done = libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(filtering), 0, 0)
     _check(done, "prctl(PR_SET_SECCOMP)")
+
+
+def enter_own_loopback() -> None:
+    """Leave the network of this process, which has one thread only, for one of its own that has nothing but a loopback.
+
+    Programs that speak HTTP to a server of the same process group need sockets; these reach nothing else. A user
+    without rights may make a network inside a user namespace, where the kernel and the container allow those.
+
+    Raises:
+        OSError: the system cannot, or does not let it.
+    """
+    if sys.platform != "linux":
+        raise OSError(errno.ENOSYS, "only Linux gives a process a network of its own")
+    libc = ctypes.CDLL(None, use_errno=True)
+    user, group = os.geteuid(), os.getegid()
+    if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) < 0:
+        number = ctypes.get_errno()
+        raise OSError(
+            number, f"this machine gives a process no network of its own (unshare: {os.strerror(number)})"
+        )
+    Path("/proc/self/setgroups").write_text("deny")
+    for ids, own in (("uid_map", user), ("gid_map", group)):
+        # A root user who has dropped all capabilities may not: it then has the rights of root to files, and no name.
+        with contextlib.suppress(PermissionError):
+            Path(f"/proc/self/{ids}").write_text(f"{own} {own} 1")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
+    _check(libc.capset(_CAPABILITIES, bytes(24)), "capset")  # those of the new user namespace
 
 
 def _check(result: int, call: str) -> None:

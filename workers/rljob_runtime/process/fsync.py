@@ -16,12 +16,7 @@ def create_folder(folder: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Sync the names in a folder: a new or renamed file is durable only once the folder with its name is."""
-    _sync(folder)
-
-
-def sync_file(file: Path) -> None:
-    """Sync a file's content."""
-    _sync(file)
+    sync_file(folder)
 
 
 def sync_tree(folder: Path) -> None:
@@ -29,11 +24,12 @@ def sync_tree(folder: Path) -> None:
     for parent, _, files in os.walk(folder, topdown=False):
         for path in (Path(parent) / name for name in files):
             if not path.is_symlink():  # it has no content, and its name is its folder's
-                _sync(path)
-        _sync(Path(parent))
+                sync_file(path)
+        sync_file(Path(parent))
 
 
-def _sync(path: Path) -> None:
+def sync_file(path: Path) -> None:
+    """Sync a file's content, or the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -14,15 +14,14 @@ T = TypeVar("T")
 class LoopThread:
     """Runs coroutines for other threads, from its first use until `close`."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self) -> None:
         self._running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine; cancelling the future cancels it."""
         if self._running is None:
             loop = asyncio.new_event_loop()
-            self._running = loop, threading.Thread(target=loop.run_forever, name=self._name, daemon=True)
+            self._running = loop, threading.Thread(target=loop.run_forever, daemon=True)
             self._running[1].start()
         return asyncio.run_coroutine_threadsafe(coroutine, self._running[0])
 

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 
 
 async def done_before(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:
     """Whether work was done before `stop` was set, which cancels it.
 
     Raises:
-        Exception: what the work raises.
+        Exception: what the work raises, also while it is cancelled.
     """
     task = asyncio.create_task(work)
-    waits = {task, asyncio.create_task(stop.wait())}
+    stopped = asyncio.create_task(stop.wait())
     try:
-        ended, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for each in ended:
-            each.result()
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        done = task.done()
     finally:
-        for each in waits:
-            each.cancel()
-        await asyncio.wait(waits)
-    return task in ended
+        stopped.cancel()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    return done

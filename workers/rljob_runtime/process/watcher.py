@@ -20,6 +20,7 @@ from rljob_core.words import KILLED, last_words, shell_code
 from rljob_runtime.process.alive import AliveReader
 from rljob_runtime.process.error_tail import ErrorTail
 from rljob_runtime.process.leave import leave
+from rljob_runtime.process.ready import unmark_ready
 
 _FORWARDED = {signal.SIGTERM, signal.SIGINT}
 _INTERRUPTED = 128 + signal.SIGINT
@@ -120,7 +121,7 @@ def watch(start: Start, environment: Mapping[str, str]) -> ChildEnd:
             os.kill(child, received.si_signo)  # it is not reaped yet
         else:
             code = _reaped(child)
-    _withdraw_readiness()
+    unmark_ready()
     printed = errors.rest()
     alive.read()
     message = _termination_message()
@@ -142,11 +143,6 @@ def _reaped(child: int) -> int | None:
             if found[0] == child:
                 code = shell_code(os.waitstatus_to_exitcode(found[1]))
     return code
-
-
-def _withdraw_readiness() -> None:
-    if ready := os.environ.get(worker_protocol.READY_FILE):
-        Path(ready).unlink(missing_ok=True)
 
 
 def _termination_message() -> str:

@@ -29,7 +29,6 @@ from rljob_core.errors import RewardFailed, SpecError
 from rljob_core.failures import Reason
 from rljob_core.words import KILLED
 from rljob_runtime.process import child_processes
-from rljob_runtime.rewards import pool_process
 from rljob_runtime.rewards import process as reward_worker
 from rljob_runtime.rewards.messages import GroupJob, Scores, ScoringJob, ScoringSetup
 from rljob_runtime.rewards.process import CallInProgress
@@ -92,7 +91,7 @@ class RewardPool:
         self._setup = setup
         self._workers = setup.workers or min(4, len(os.sched_getaffinity(0)))
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(pool_process.preloaded(setup))
+        self._context.set_forkserver_preload(_preloaded(setup))
         self._calls: Any = self._context.RawArray(CallInProgress, self._workers)
         self._free = list(range(self._workers))
         self._limit = setup.timeout_seconds
@@ -325,3 +324,15 @@ def _settle(entry: _WaitingAnswer, outcome: Scores) -> None:
 def _end(pool: ProcessPool) -> None:
     pool.stop()
     pool.join()
+
+
+def _preloaded(setup: ScoringSetup) -> list[str]:
+    """What the fork server imports: modules of the pool's processes, before any of them imports the job's functions."""
+    generated = (items.generated for items in (setup.training, *setup.held_out))
+    modules = {
+        "rljob_runtime.process.fork_with_parent": True,
+        "rljob_runtime.rewards.process": True,
+        "rljob_runtime.data.gym": any(generated),
+        "math_verify": "math_verify" in setup.functions,
+    }
+    return [module for module, wanted in modules.items() if wanted]

@@ -41,30 +41,13 @@ from rljob_runtime.rewards.pool import RewardPool
 _GROUP_MAY_CONNECT = 0o660
 
 
-class _Replies:
-    """Writes all replies of one turn of the loop at once: the outcomes of a chunk come together."""
-
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
-        self._writer = writer
-        self._frames = list[bytes]()
-
-    def send(self, reply: bytes) -> None:
-        """Write a reply after this turn."""
-        if not self._frames:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._frames.append(reply)
-
-    def _flush(self) -> None:
-        self._writer.writelines(self._frames)
-        self._frames = []
-
-
 class _Scoring:
-    """The pool of one connection."""
+    """The pool of one connection. All replies of one turn of the loop are written at once, as those of a chunk."""
 
     def __init__(self, pool: RewardPool, writer: asyncio.StreamWriter) -> None:
         self._pool = pool
-        self._replies = _Replies(writer)
+        self._writer = writer
+        self._frames = list[bytes]()
 
     async def answer(self, request: tuple[int, ScoringJob | GroupJob]) -> None:
         """Score what a request holds.
@@ -73,7 +56,14 @@ class _Scoring:
             RewardFailed: no process of the pool stays alive.
         """
         number, job = request
-        self._replies.send(frame(scoring_reply(number, await self._pool.score(job))))
+        reply = frame(scoring_reply(number, await self._pool.score(job)))
+        if not self._frames:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._frames.append(reply)
+
+    def _flush(self) -> None:
+        self._writer.writelines(self._frames)
+        self._frames = []
 
     async def close(self) -> None:
         """End the pool."""

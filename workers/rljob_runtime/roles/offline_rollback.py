@@ -88,12 +88,11 @@ async def roll_back(
         CorruptLedger: see `Ledger.replay`.
         Fenced: a coordinator of the job is running.
     """
-    place = _Place(store, weights, checkpoints)
     pending = await _PendingClaim.take(config, store, instance)
     recovery.restore(pending.planner.context, await read_stores(store, weights, pending.state.version))
     chain = list(pending.state.chain)
     await asyncio.to_thread(_check, weights, chain, version, with_newest=pending.ledger.is_empty)
-    return await _go_back(pending, place, version)
+    return await _go_back(pending, store, weights, checkpoints, version=version)
 
 
 async def reopen(
@@ -128,7 +127,7 @@ async def reopen(
     if end is None or (end.outcome == "Succeeded" and state.version >= config.spec.steps):
         return None
     pending = await _PendingClaim.take(config, store, instance)
-    done = await _go_back(pending, _Place(store, weights, checkpoints), pending.state.version)
+    done = await _go_back(pending, store, weights, checkpoints, version=pending.state.version)
     return Reopened(done.version, "" if end.failure is None else end.failure.detail)
 
 
@@ -138,15 +137,6 @@ def versions_without_ledger(config: JobConfig, weights: WeightStore) -> list[int
     planner = Planner(config, state=state)
     recovery.restore(planner.context, proposals_after(weights, 0))
     return intact_versions(weights, ((c.version, c.key, c.manifest) for c in state.chain))
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where the job's state is."""
-
-    store: MessageStore
-    weights: WeightStore
-    checkpoints: Checkpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,24 +159,31 @@ class _PendingClaim:
         return cls(ledger, planner, state, claim)
 
 
-async def _go_back(pending: _PendingClaim, place: _Place, version: int) -> RolledBack:
+async def _go_back(
+    pending: _PendingClaim,
+    store: MessageStore,
+    weights: WeightStore,
+    checkpoints: Checkpoints,
+    *,
+    version: int,
+) -> RolledBack:
     """Claim the epoch and revoke what came after the version."""
     state, chain = pending.state, list(pending.state.chain)
-    checkpoint = await asyncio.to_thread(_newest_checkpoint, state, place.checkpoints, version)
+    checkpoint = await asyncio.to_thread(_newest_checkpoint, state, checkpoints, version)
     training.revoke(pending.planner.context, version, chain=chain, checkpoint=checkpoint)
     decision = pending.planner.context.flush_decision()
     await pending.ledger.claim(state.writer, pending.claim.records)
     # Before the record: if the process dies in between, the same command can be run again.
-    await asyncio.to_thread(_delete_after, place.weights, place.checkpoints, version)
+    await asyncio.to_thread(_delete_after, weights, checkpoints, version)
     await pending.ledger.append(state.writer, decision.records)
     # An event that nobody has acknowledged may be the one that ended the job: the next coordinator must not see it.
-    await place.store.purge(Channel.EVENTS, ">")
+    await store.purge(Channel.EVENTS, ">")
     for action in decision.actions:
         match action:
             case Announce():
-                await publish_version(place.store, action)
+                await publish_version(store, action)
             case PublishMetrics():
-                await publish_metrics(place.store, action)
+                await publish_metrics(store, action)
     revoked = chain[version:]
     return RolledBack(
         version,

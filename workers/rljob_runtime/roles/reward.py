@@ -37,8 +37,7 @@ from rljob_runtime.messaging.waiting_publisher import retry_while_full
 from rljob_runtime.model.tokenizer import Tokenizer
 from rljob_runtime.rewards.messages import ScoringJob, ScoringOutcome
 from rljob_runtime.rewards.scorer import Scorer
-from rljob_runtime.samples.open import open_sample_log
-from rljob_runtime.samples.report import report_losses
+from rljob_runtime.samples.report import open_sample_log, report_losses
 from rljob_runtime.samples.rows import ScoredAnswer
 from rljob_runtime.telemetry.catalogue import CATALOGUE, RewardMetrics
 from rljob_runtime.telemetry.recorder import Recorder

@@ -46,16 +46,13 @@ class SamplePlace(Protocol):
         """Delete what writers that died have left."""
 
 
-def open_samples(uri: str, *, field: str = "spec.trainer.checkpoint.uri") -> SamplePlace:
+def open_samples(uri: str) -> SamplePlace:
     """Open the place at a path or URI (`file://`, `s3://`, `gs://`); it is made when it is first written to.
-
-    Args:
-        uri: the path or URI.
-        field: the manifest's field that gives it, for errors.
 
     Raises:
         SpecError: the URI has another scheme, or its package is not installed.
     """
+    field = "spec.trainer.checkpoint.uri"
     if is_object_store(uri):
         return SampleBucket(*object_store(uri, field=field))
     return SampleFolder(local_path(uri, field=field))

@@ -11,16 +11,15 @@ later ones is in no weights. Its lines do not count.
 from __future__ import annotations
 
 import math
-import os
 import re
-import stat
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO, Self
+from typing import Self
 
 from pydantic import ValidationError
 
@@ -29,6 +28,7 @@ from rljob_core.records import FED
 from rljob_core.trajectory import prompt_of_group
 from rljob_runtime.locations import local_path
 from rljob_runtime.storage.objects import is_object_store
+from rljob_runtime.storage.plain_files import NotPlain, open_plain
 from rljob_runtime.storage.trainer_log import TrainerLogCopy, TrainerLogObjects
 
 _FILE = re.compile(r"attempt-(\d+)\.jsonl")
@@ -119,14 +119,14 @@ class TrainedLog:
     def _read(self, path: Path, attempt: int) -> None:
         start = self._read_to.get(path, 0)
         try:
-            with _open_plain(path) as file:
+            with BufferedReader(open_plain(path)) as file:
                 file.seek(start)
                 for line in file:
                     if not line.endswith(b"\n"):  # it is being written
                         break
                     self._add(path, attempt, start, line)
                     start += len(line)
-        except OSError:  # what cannot be read is not known
+        except (OSError, NotPlain):  # what cannot be read is not known
             return
         self._read_to[path] = start
 
@@ -156,26 +156,13 @@ class TrainedLog:
         found = dict[AnswerKey, TrainedAnswer]()
         for line in filter(self._counts, (self._lines[number] for number in numbers)):
             try:
-                with _open_plain(line.file) as file:
+                with BufferedReader(open_plain(line.file)) as file:
                     file.seek(line.start)
                     items = FED.validate_json(file.read(line.length)).items
-            except (OSError, ValidationError):  # damaged, or gone
+            except (OSError, NotPlain, ValidationError):  # damaged, or gone
                 continue
             for item in items:
                 if prompt_of_group(item.trajectory.rpartition(".")[0]) in asked:
                     trained = TrainedAnswer(line.step, line.step - 1 - item.span.min, item.advantage)
                     found[item.trajectory, item.attempt, item.digest] = trained
         return found
-
-
-def _open_plain(path: Path) -> BinaryIO:
-    """Open a plain file. Anything may be in a folder that is read, such as a pipe, which would never end.
-
-    Raises:
-        OSError: it is something else, or cannot be opened.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(f"{path} is not a plain file")
-    return os.fdopen(descriptor, "rb")

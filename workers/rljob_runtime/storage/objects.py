@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
 from typing import Any
 
 from rljob_core.errors import SpecError, StorageRefused, StoreUnavailable
-from rljob_runtime.storage.google_access import has_google_credentials
 
 PART_BYTES = 16 << 20
 """Of an object that are transferred at once."""
 #: By scheme of a URI: the package that implements it for fsspec, and the extra of rljob that installs the package.
 _PACKAGES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs")}
+
+_METADATA = "169.254.169.254"
+_METADATA_SECONDS = 2.0
+"""In which a metadata server answers: it is on the same machine."""
 
 
 def is_object_store(uri: str) -> bool:
@@ -133,3 +138,32 @@ def reading(name: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise StoreUnavailable(f"{name} cannot be read: {error or type(error).__name__}") from error
+
+
+def has_google_credentials(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether there may be some, in a file or from the metadata server of a machine in Google Cloud.
+
+    Google's library would look for some for a quarter of a minute.
+
+    Args:
+        environment: environment variables, as Google's library reads them.
+    """
+    if environment.get("STORAGE_EMULATOR_HOST") or environment.get("GOOGLE_APPLICATION_CREDENTIALS"):
+        return True
+    home = Path(environment.get("HOME") or Path.home())
+    settings = Path(environment.get("CLOUDSDK_CONFIG") or home / ".config" / "gcloud")
+    if (settings / "application_default_credentials.json").is_file() or (home / ".gcs_tokens").is_file():
+        return True
+    return _is_metadata_server(environment.get("GCE_METADATA_HOST") or _METADATA)
+
+
+def _is_metadata_server(address: str) -> bool:
+    """Whether a server says that it is Google's: other clouds, and proxies, answer at the same address."""
+    connection = HTTPConnection(address, timeout=_METADATA_SECONDS)
+    try:
+        connection.request("GET", "/", headers={"Metadata-Flavor": "Google"})
+        return connection.getresponse().getheader("Metadata-Flavor") == "Google"
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()

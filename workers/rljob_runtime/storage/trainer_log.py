@@ -11,10 +11,9 @@ import re
 from collections import defaultdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from rljob_runtime.storage.objects import object_store, reading, writing
-from rljob_runtime.storage.transfers import PATIENCE_SECONDS, at_once, patiently
+from rljob_runtime.storage.objects import object_store, reading
+from rljob_runtime.storage.transfers import PATIENCE_SECONDS, at_once, get_object, patiently, put_object
 
 _NAME = re.compile(r"attempt-(\d+)/(\d+)\.jsonl")
 
@@ -24,18 +23,14 @@ class TrainerLogObjects:
 
     Args:
         uri: `s3://bucket/prefix` or `gs://bucket/prefix`.
-        field: the manifest's field that gives it, for errors.
         patience: seconds for which a store that does not answer is waited for.
 
     Raises:
         SpecError: the URI has another scheme, or its package is not installed.
     """
 
-    def __init__(
-        self, uri: str, *, field: str = "spec.trainer.checkpoint.uri", patience: float = PATIENCE_SECONDS
-    ) -> None:
-        self._files: Any
-        self._files, self._root = object_store(uri, field=field)
+    def __init__(self, uri: str, *, patience: float = PATIENCE_SECONDS) -> None:
+        self._files, self._root = object_store(uri, field="spec.trainer.checkpoint.uri")
         self._patience = patience
 
     def put(self, attempt: int, number: int, lines: bytes) -> None:
@@ -44,13 +39,7 @@ class TrainerLogObjects:
         Raises:
             StorageRefused: the store does not take it.
         """
-        name = self._name(attempt, number)
-
-        def act() -> None:
-            with writing(name):
-                self._files.pipe_file(name, lines)
-
-        patiently(act, seconds=self._patience)
+        put_object(self._files, self._name(attempt, number), lines, patience=self._patience)
 
     def get(self, attempt: int, number: int) -> bytes:
         """The lines of an object.
@@ -59,13 +48,7 @@ class TrainerLogObjects:
             FileNotFoundError: there is none.
             StoreUnavailable: the store does not answer.
         """
-        name = self._name(attempt, number)
-
-        def act() -> bytes:
-            with reading(name):
-                return bytes(self._files.cat_file(name))
-
-        return patiently(act, seconds=self._patience)
+        return get_object(self._files, self._name(attempt, number), patience=self._patience)
 
     def numbers(self) -> dict[int, list[int]]:
         """The numbers of the objects of each attempt, both in their order.

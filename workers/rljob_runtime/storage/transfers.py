@@ -14,7 +14,7 @@ import xxhash
 
 from rljob_core.errors import CheckpointDamaged, StorageRefused, StoreUnavailable
 from rljob_runtime.storage import folders
-from rljob_runtime.storage.objects import PART_BYTES, reading, upload
+from rljob_runtime.storage.objects import PART_BYTES, reading, upload, writing
 
 PATIENCE_SECONDS = 120.0
 """For which an object store that does not answer is waited for, before what was to be done has failed."""
@@ -77,6 +77,35 @@ def at_once(acts: Iterable[Callable[[], _Result]]) -> list[_Result]:
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def put_object(files: Any, name: str, content: bytes, *, patience: float = PATIENCE_SECONDS) -> None:
+    """Write an object, durably; `files` and `name` as of `upload_file`, `patience` as of `patiently`.
+
+    Raises:
+        StorageRefused: the store does not take it.
+    """
+
+    def act() -> None:
+        with writing(name):
+            files.pipe_file(name, content)
+
+    patiently(act, seconds=patience)
+
+
+def get_object(files: Any, name: str, *, patience: float = PATIENCE_SECONDS) -> bytes:
+    """The content of an object; arguments as of `put_object`.
+
+    Raises:
+        FileNotFoundError: there is none.
+        StoreUnavailable: the store does not answer.
+    """
+
+    def act() -> bytes:
+        with reading(name):
+            return bytes(files.cat_file(name))
+
+    return patiently(act, seconds=patience)
 
 
 def upload_file(files: Any, path: Path, name: str) -> tuple[int, str]:

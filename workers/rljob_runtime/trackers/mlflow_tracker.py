@@ -17,8 +17,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from rljob_core.ports import SampleTable, TrackedPoint, TrackedRun
-from rljob_runtime.trackers.folders import folder_of
-from rljob_runtime.trackers.options import MlflowOptions
+from rljob_runtime.trackers.options import MlflowOptions, folder_of
 from rljob_runtime.trackers.points import SEQUENCE, STREAM, stored
 
 _UID = "rljob.uid"

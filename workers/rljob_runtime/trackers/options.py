@@ -6,7 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rljob_runtime.plugin_options import StrictOptions
+from rljob_core.errors import SpecError
+from rljob_core.ports import TrackedRun
+from rljob_runtime.plugins import StrictOptions
 
 OptionText = Annotated[str, Field(min_length=1, max_length=1024)]
 
@@ -51,3 +53,17 @@ class TrackioOptions(TrackerOptions):
 
     project: OptionText = "rljob"
     """The project of the run."""
+
+
+def folder_of(run: TrackedRun, directory: str | None) -> str:
+    """The folder of a tracker's files: the one that its options name, or the run's.
+
+    Raises:
+        SpecError: neither names one.
+    """
+    if directory is None and not run.folder:
+        raise SpecError(
+            "options.directory",
+            "is needed on a cluster: write a folder that lasts, such as pvc://claim/folder",
+        )
+    return directory or run.folder

@@ -23,8 +23,7 @@ from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from rljob_core.ports import SampleTable, TrackedPoint, TrackedRun
-from rljob_runtime.trackers.folders import folder_of
-from rljob_runtime.trackers.options import TensorboardOptions
+from rljob_runtime.trackers.options import TensorboardOptions, folder_of
 from rljob_runtime.trackers.points import SEQUENCE, STREAM, stored
 
 _TABLES = "samples"

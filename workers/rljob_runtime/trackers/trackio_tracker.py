@@ -13,8 +13,7 @@ from pathlib import Path
 
 from rljob_core.errors import StorageRefused
 from rljob_core.ports import SampleTable, TrackedPoint, TrackedRun
-from rljob_runtime.trackers.folders import folder_of
-from rljob_runtime.trackers.options import TrackioOptions
+from rljob_runtime.trackers.options import TrackioOptions, folder_of
 from rljob_runtime.trackers.points import SEQUENCE, STREAM, stored
 
 _STORED_SECONDS = 30.0

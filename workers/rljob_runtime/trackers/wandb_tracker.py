@@ -7,16 +7,20 @@ after them and a user may go back. The curves' x is `rljob/step`.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import wandb
 
 from rljob_core.ports import SampleTable, TrackedPoint, TrackedRun
-from rljob_runtime.trackers.folders import folder_of
-from rljob_runtime.trackers.options import WandbOptions
+from rljob_runtime.trackers.options import WandbOptions, folder_of
 from rljob_runtime.trackers.points import STEP, STREAM, stored
-from rljob_runtime.trackers.wandb_files import histories
+
+_MAGIC, _HEADER_BYTES = b":W&B", 7
+_BLOCK = 32 << 10
+_RECORD = struct.Struct("<IHB")
+_FULL, _FIRST, _LAST = 1, 2, 4
 
 
 class WandbTracker:
@@ -100,3 +104,48 @@ class WandbTracker:
         code = 1 if outcome == "Failed" else 0
         self._run.finish(exit_code=code)
         wandb.teardown(exit_code=code)
+
+
+def histories(folder: Path, run: str) -> Iterator[dict[str, str]]:
+    """The logged values of a run, as JSON texts by name, of all files that it wrote offline, the oldest file first.
+
+    The format is LevelDB's log, https://github.com/google/leveldb/blob/main/doc/log_format.md, behind a header of 7
+    bytes: blocks of 32 KiB with records of wandb's protocol buffers. The end of a file may be missing.
+
+    Args:
+        folder: the one in which `wandb` has its folder `wandb`.
+        run: id of the run.
+    """
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    for path in sorted((folder / "wandb").glob(f"offline-run-*-{run}/run-{run}.wandb")):
+        for data in _records(path.read_bytes()):
+            record = Record()
+            record.ParseFromString(data)
+            if record.WhichOneof("record_type") == "history":
+                found = record.history
+                yield {
+                    "_step": str(found.step.num),
+                    **{item.key or "/".join(item.nested_key): item.value_json for item in found.item},
+                }
+
+
+def _records(data: bytes) -> Iterator[bytes]:
+    """The whole records of a file's content, up to the first that is cut."""
+    position, parts = _HEADER_BYTES, b""
+    if not data.startswith(_MAGIC):
+        return
+    while position + _RECORD.size <= len(data):
+        left = _BLOCK - position % _BLOCK
+        if left < _RECORD.size:  # a block's end that is too short for a record is filled with zeros
+            position += left
+            continue
+        _checksum, size, kind = _RECORD.unpack_from(data, position)
+        position += _RECORD.size
+        part = data[position : position + size]
+        if kind == 0 or len(part) < size:
+            return
+        position += size
+        parts = part if kind in {_FULL, _FIRST} else parts + part
+        if kind in {_FULL, _LAST}:
+            yield parts

@@ -35,7 +35,9 @@ from rljob_runtime.storage.transfers import (
     at_once,
     download_file,
     files_below,
+    get_object,
     patiently,
+    put_object,
     upload_file,
 )
 from rljob_runtime.training.checkpoint_base import (
@@ -183,12 +185,7 @@ class ObjectCheckpoints(Checkpoints):
         if missing := sorted(name for name, file in files.items() if stored.get(name) != file.size):
             raise StorageRefused(f"{', '.join(missing)} were removed while they were written")
         content = info.model_copy(update={"files": files}).model_dump_json().encode()
-
-        def put() -> None:
-            with writing(f"{folder}/{INFO}"):
-                self._files.pipe_file(f"{folder}/{INFO}", content)
-
-        patiently(put, seconds=self._patience)
+        put_object(self._files, f"{folder}/{INFO}", content, patience=self._patience)
 
     def prune(self, attempt: int, retention: Retention | None) -> None:
         """Remove what is not kept, and what no newer attempt than this one has begun and not finished."""
@@ -263,12 +260,7 @@ def upload_part(uri: str, folder: Path, *, rank: int, patience: float = PATIENCE
     stored = at_once(partial(put, name, path) for name, path in files_below(folder).items())
     listed = {name: {"size": size, "digest": digest} for name, (size, digest) in stored}
     content, name = json.dumps(listed).encode(), f"{root}/{_RANKS}/{rank:05d}.json"
-
-    def put_list() -> None:
-        with writing(name):
-            files.pipe_file(name, content)
-
-    patiently(put_list, seconds=patience)
+    put_object(files, name, content, patience=patience)
 
 
 def download_checkpoint(uri: str, folder: Path, *, patience: float = PATIENCE_SECONDS) -> None:
@@ -301,9 +293,4 @@ def download_checkpoint(uri: str, folder: Path, *, patience: float = PATIENCE_SE
 
 def _content(uri: str, name: str, *, patience: float) -> bytes:
     files, root = object_store(uri, field=FIELD)
-
-    def get() -> bytes:
-        with reading(f"{root}/{name}"):
-            return bytes(files.cat_file(f"{root}/{name}"))
-
-    return patiently(get, seconds=patience)
+    return get_object(files, f"{root}/{name}", patience=patience)

@@ -19,6 +19,7 @@ from rljob_core.messages import Retention
 from rljob_runtime.locations import local_path
 from rljob_runtime.model.identity import model_identity
 from rljob_runtime.process.fsync import create_folder, sync_folder, sync_tree
+from rljob_runtime.storage.objects import is_object_store
 from rljob_runtime.storage.plain_files import read_plain
 from rljob_runtime.training.checkpoint_base import (
     FIELD,
@@ -29,6 +30,7 @@ from rljob_runtime.training.checkpoint_base import (
     kept_versions,
     order,
 )
+from rljob_runtime.training.checkpoint_objects import ObjectCheckpoints
 
 LATEST, BEST = "latest", "best"
 _WRITING = ".writing"
@@ -185,3 +187,18 @@ def _is_of_storage(error: Exception) -> bool:
     return isinstance(error, OSError) or any(
         words in str(error) for words in ("I/O error", "inline_container")
     )
+
+
+def open_checkpoints(uri: str, *, model_path: Path) -> Checkpoints:
+    """Open the checkpoints at a path or URI (`file://`, `s3://`, `gs://`); made when first written to.
+
+    Args:
+        uri: the path or URI.
+        model_path: folder of the initial model: its identity, its tokenizer.
+
+    Raises:
+        SpecError: the URI has another scheme, or its package is not installed.
+    """
+    if is_object_store(uri):
+        return ObjectCheckpoints(uri, model_path=model_path)
+    return CheckpointStore(uri, model_path=model_path)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rljob_runtime.plugin_options import StrictOptions
+from rljob_runtime.plugins import StrictOptions
 
 
 class BackendOptions(StrictOptions):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 from rljob_core.config import JobConfig
-from rljob_core.ports import MessageStore
+from rljob_core.ports import MessageStore, WeightManifest
 from rljob_core.weight_transports import WEIGHT_TRANSPORTS, WeightTransportName
 from rljob_runtime.locations import model_folder
 from rljob_runtime.messaging.connect import role_store
-from rljob_runtime.weights.merged import MergedWeights
+from rljob_runtime.model.tensor_files import read_model
 from rljob_runtime.weights.store import StoredWeights
 from rljob_runtime.weights.transport import JobStorage, Transport
 
@@ -72,3 +74,32 @@ def create_weights(config: JobConfig, role: str) -> StoredWeights:
         folder = model_folder(config)
         return MergedWeights(transport, base=folder, alpha=lora.alpha, anchor_every=config.spec.anchor_every)
     return StoredWeights(transport, anchor_every=config.spec.anchor_every)
+
+
+class MergedWeights(StoredWeights):
+    """A weight store whose `read` adds a version's adapters to the base model's weights. It is never written to.
+
+    Args:
+        transport: where the adapters' bytes are kept.
+        base: folder of the base model.
+        alpha: spec.model.lora.alpha.
+        anchor_every: see `StoredWeights`.
+    """
+
+    def __init__(
+        self, transport: Transport, *, base: Path, alpha: float, anchor_every: int | None = None
+    ) -> None:
+        super().__init__(transport, anchor_every=anchor_every)
+        self._base = base
+        self._alpha = alpha
+
+    def read(self, manifest: WeightManifest) -> Iterator[tuple[str, Any]]:
+        """Yield the base model's tensors with a version's adapters added; all adapters are verified before the first.
+
+        Raises:
+            WeightsRejected: see `StoredWeights.read`, or the adapters belong to another model.
+        """
+        from rljob_runtime.model.lora_weights import merged  # the coordinator must not load torch
+
+        adapters = dict(super().read(manifest))
+        yield from merged(read_model(self._base), adapters, alpha=self._alpha)

@@ -23,7 +23,7 @@ from rljob_runtime.locations import local_path
 from rljob_runtime.model.tensor_bytes import Bytes
 from rljob_runtime.process.fsync import create_folder, sync_folder, sync_tree
 from rljob_runtime.storage.folders import reading, writing
-from rljob_runtime.storage.objects import is_object_store
+from rljob_runtime.storage.objects import is_object_store, object_store
 from rljob_runtime.storage.plain_files import NotPlain, open_plain, read_plain
 from rljob_runtime.weights.objects import MANIFEST, TENSORS, ObjectTransport
 from rljob_runtime.weights.transport import JobStorage, allocated, is_key
@@ -42,7 +42,7 @@ def open_files(storage: JobStorage) -> FolderTransport | ObjectTransport:
     """
     field = "spec.weights.uri"
     if is_object_store(storage.uri):
-        return ObjectTransport.of(storage.uri, field=field)
+        return ObjectTransport(*object_store(storage.uri, field=field))
     return FolderTransport(local_path(storage.uri, field=field))
 
 

@@ -50,7 +50,7 @@ class MessageTransport:
     def __init__(self, connect: Callable[[], MessageStore], *, chunk_bytes: int = MESSAGE_BYTES) -> None:
         self._connect = connect
         self._chunk_bytes = chunk_bytes
-        self._loop = LoopThread("weights")
+        self._loop = LoopThread()
         self._open: MessageStore | None = None
 
     @property

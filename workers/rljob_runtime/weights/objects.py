@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from rljob_core.errors import WeightsMissing, WeightsRejected
 from rljob_core.messages.limits import LARGEST_MANIFEST
-from rljob_runtime.storage.objects import PART_BYTES, Upload, object_store, reading, upload, writing
+from rljob_runtime.storage.objects import PART_BYTES, Upload, reading, upload, writing
 from rljob_runtime.weights.transport import Part, ReadAhead
 
 TENSORS, MANIFEST = "weights.safetensors", "manifest.json"
@@ -33,19 +33,6 @@ class ObjectTransport:
         self._files = filesystem
         self._root = root.rstrip("/")
         self._pool = ThreadPoolExecutor(_PARTS_AHEAD, "weights")
-
-    @classmethod
-    def of(cls, uri: str, *, field: str) -> Self:
-        """Open the transport at `s3://bucket/prefix` or `gs://bucket/prefix`.
-
-        Args:
-            uri: the URI.
-            field: the manifest's field that gives it, for errors.
-
-        Raises:
-            SpecError: the URI has another scheme, or its package is not installed.
-        """
-        return cls(*object_store(uri, field=field))
 
     @contextmanager
     def writer(self, key: str) -> Iterator[ObjectWriter]:

@@ -18,13 +18,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rljob_core.messages import EngineProfile
-from rljob_core.ports import Completed, EngineEvent, EngineLoad, Progress, Request, Stopped
+from rljob_core.ports import EngineEvent, EngineLoad, Progress, Request, Stopped
 from rljob_core.spec import Inflight
-from rljob_runtime.engines.emulated.batch import EmulatedBatch
+from rljob_runtime.engines.emulated.batch import EmulatedBatch, EmulatedResponse
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
-from rljob_runtime.engines.emulated.response import EmulatedResponse
 from rljob_runtime.engines.events import EngineEvents, nothing_to_generate
-from rljob_runtime.engines.options import recompute_choice
+from rljob_runtime.engines.factory import recompute_choice
 from rljob_runtime.engines.pending_swap import PendingSwap, fail_all
 
 
@@ -187,10 +186,7 @@ class EmulatedEngine:
         self._since += self._batch.durations().seconds(steps)
         for response in self._batch.advance(steps):
             if not response.cancelled:
-                self._events.put([self._completed(response)])
-
-    def _completed(self, response: EmulatedResponse) -> Completed:
-        return self._batch.completed(response)
+                self._events.put([self._batch.completed(response)])
 
     # ------------------------------------------------------------------------------------------ the loop's time
 

@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 
 from rljob_core.emulation import DEVICES, DeviceName, ResponseLengths
 from rljob_core.messages import EngineProfile
-from rljob_runtime.engines.options import EngineOptions
+from rljob_runtime.engines.factory import EngineOptions
 
 _NonNegativeSeconds = Annotated[float, Field(ge=0, strict=False, allow_inf_nan=False)]
 _Factor = Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)]

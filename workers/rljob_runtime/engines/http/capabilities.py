@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from rljob_core.errors import ResourceMissing, SpecError
 from rljob_core.ports import Request
-from rljob_runtime.engines.fit import OPTIONS
+from rljob_runtime.engines.factory import OPTIONS
 from rljob_runtime.engines.http.options import HttpEngineOptions
 from rljob_runtime.engines.http.server import (
     Piece,
@@ -191,9 +191,7 @@ async def _with_logprob_kind(server: Server, capabilities: ServerCapabilities) -
     with suppress(RequestRefused):  # vLLM without our extension answers 500, and always will
         answer = await server.ask("POST", "/collective_rpc", {"method": "rljob_sampler"}, patient=False)
         if all(str(found) == "True" for found in answer["results"]):
-            capabilities = ServerCapabilities(
-                capabilities.name, capabilities.context, LogprobKind.OURS, capabilities.seeds
-            )
+            capabilities = replace(capabilities, logprobs_are=LogprobKind.OURS)
     plain = await _probe(server, capabilities, temperature=0.0)
     if capabilities.logprobs_are is LogprobKind.OURS:
         return capabilities
@@ -202,7 +200,7 @@ async def _with_logprob_kind(server: Server, capabilities: ServerCapabilities) -
     if plain is None or flat is None:
         return capabilities
     kind = LogprobKind.RAW if abs(plain - flat) < 1e-4 else LogprobKind.PROCESSED
-    return ServerCapabilities(capabilities.name, capabilities.context, kind, capabilities.seeds)
+    return replace(capabilities, logprobs_are=kind)
 
 
 async def _with_name(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from rljob_core.errors import ResourceMissing, SpecError, WeightsRejected
 from rljob_core.ports import Request
-from rljob_runtime.engines.fit import OPTIONS
+from rljob_runtime.engines.factory import OPTIONS
 from rljob_runtime.engines.http.options import HttpEngineOptions
 from rljob_runtime.engines.stops import Decode
 from rljob_runtime.engines.streamed.engine import StreamedEngine

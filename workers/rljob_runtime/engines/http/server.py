@@ -20,7 +20,7 @@ from tenacity import (
 )
 
 from rljob_core.errors import ResourceMissing, SpecError
-from rljob_runtime.engines.fit import OPTIONS
+from rljob_runtime.engines.factory import OPTIONS
 
 #: Of an event of a stream.
 _LONGEST_LINE = 4 << 20

@@ -17,14 +17,16 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rljob_core.errors import WeightsRejected
 from rljob_core.ports import EngineEvent, EngineLoad, Progress, Request
 from rljob_core.spec import Inflight
+from rljob_runtime.engines.factory import longest_sequence
 from rljob_runtime.engines.staging import Staging
-from rljob_runtime.engines.stops import Decode
+from rljob_runtime.engines.stops import Decode, decoder
 from rljob_runtime.engines.streamed.request import Chunk, StreamedRequest
 from rljob_runtime.engines.streamed.scheduler import RequestScheduler
 from rljob_runtime.model.settings import ModelSettings, tensor_shapes
@@ -53,12 +55,11 @@ class StreamedEngine(ABC):
         self.slots = slots
         self.version = -1
         self._model = model
-        self._decode = decode
         self._scheduler = RequestScheduler(
             slots=slots,
-            longest=min(max_length or model.context, model.context),
+            longest=longest_sequence(model, max_length),
             vocabulary=model.vocabulary,
-            decode=self._decoder,
+            decode=partial(decoder, decode, model.folder),
             generate=self._generate,
             unsupported=self._unsupported,
             version=lambda: self.version,
@@ -218,10 +219,3 @@ class StreamedEngine(ABC):
     async def _drop(self, folder: Path | None) -> None:
         if folder is not None and folder != self._model.folder:
             await asyncio.to_thread(self._staging.drop, folder)
-
-    def _decoder(self) -> Decode:
-        if self._decode is not None:
-            return self._decode
-        from rljob_runtime.model.tokenizer import Tokenizer
-
-        return Tokenizer(self._model.folder).decode

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,9 @@ from typing import Any
 from rljob_core.errors import GenerationFailed
 from rljob_core.ports import EngineEvent, EngineLoad, Progress, Request
 from rljob_runtime.engines.events import EngineEvents
-from rljob_runtime.engines.stops import Decode
-from rljob_runtime.engines.torch.commands import Close, Report, Submit, Swap, Withdraw
+from rljob_runtime.engines.stops import Decode, decoder
 from rljob_runtime.engines.torch.options import TorchEngineOptions
-from rljob_runtime.engines.torch.worker import Worker
+from rljob_runtime.engines.torch.worker import Close, Report, Submit, Swap, Withdraw, Worker
 
 
 class TorchEngine:
@@ -38,12 +38,10 @@ class TorchEngine:
     def __init__(self, path: Path, *, options: TorchEngineOptions, decode: Decode | None = None) -> None:
         self.slots = options.slots
         self.version = -1
-        self._path = path
-        self._decode = decode
         self._worker = Worker(
             path=path,
             options=options,
-            decode=self._decoder,
+            decode=partial(decoder, decode, path),
             deliver=lambda events: self._call(self._receive, events),
             started=lambda error: self._call(self._settle, self._started, error),
             ended=lambda error: self._call(self._end, error),
@@ -194,10 +192,3 @@ class TorchEngine:
         for report in list(self._reports):
             if not report.done():
                 report.set_exception(failure)
-
-    def _decoder(self) -> Decode:
-        if self._decode is not None:
-            return self._decode
-        from rljob_runtime.model.tokenizer import Tokenizer
-
-        return Tokenizer(self._path).decode

@@ -6,7 +6,8 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,61 @@ from rljob_core.ports import Completed, EngineEvent, Progress, Request, Stopped
 from rljob_core.spec import Inflight
 from rljob_core.trajectory import FinishReason
 from rljob_runtime.engines.events import engine_failed, not_finite, unfit
-from rljob_runtime.engines.options import recompute_choice
+from rljob_runtime.engines.factory import recompute_choice
 from rljob_runtime.engines.profile import StepTimes
 from rljob_runtime.engines.random_stream import draw
 from rljob_runtime.engines.stops import Decode, Mark, StopTable
 from rljob_runtime.engines.torch.batch import Batch
-from rljob_runtime.engines.torch.commands import Close, Command, Report, Settle, Submit, Swap, Withdraw
 from rljob_runtime.engines.torch.model import SlotModel
 from rljob_runtime.engines.torch.options import TorchEngineOptions
 from rljob_runtime.engines.torch.rows import QueuedSequence
 from rljob_runtime.engines.torch.sampler import sample
+
+#: Called once something is done, with the error that forbade it, if any.
+Settle = Callable[[BaseException | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Generate these: tickets and requests."""
+
+    items: Sequence[tuple[int, Request]]
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Forget these tickets."""
+
+    tickets: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Tell, in the engine's thread, how far those of these tickets have come that have so many tokens at least."""
+
+    least: Mapping[int, int]
+    answer: Callable[[Sequence[Progress]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Use new weights (None: those that are loaded) as `version`.
+
+    `settle` is called in the engine's thread once they are in use, or with the error that forbids it.
+    """
+
+    version: int
+    tensors: Mapping[str, Any] | None
+    inflight: str
+    settle: Settle
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """End the thread."""
+
+
+Command = Submit | Withdraw | Report | Swap | Close
 
 
 class Worker:

@@ -24,7 +24,7 @@ import numpy as np
 from rljob_core import worker_protocol
 from rljob_core.errors import GenerationFailed, SpecError
 from rljob_core.ports import Request
-from rljob_runtime.engines.options import recompute_choice
+from rljob_runtime.engines.factory import recompute_choice
 from rljob_runtime.engines.stops import Decode
 from rljob_runtime.engines.streamed.engine import StreamedEngine
 from rljob_runtime.engines.streamed.request import Chunk, EngineEnded, StreamedRequest

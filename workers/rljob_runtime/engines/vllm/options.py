@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rljob_runtime.engines.options import EngineOptions
+from rljob_runtime.engines.factory import EngineOptions
 
 
 class VllmEngineOptions(EngineOptions):

@@ -41,6 +41,7 @@ from rljob_core.messages import (
     REWARD_QUEUE,
     TRAINER_MESSAGE,
     Generate,
+    StepMetrics,
     TrainerMessage,
     site_mark,
     work_suffix,
@@ -54,10 +55,8 @@ from rljob_runtime.messaging.announce import publish_metrics, publish_version
 from rljob_runtime.messaging.progress import ProgressStore
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.messaging.waiting_publisher import retry_while_full
-from rljob_runtime.roles.coordinator.engine_messages import EngineMessage
 from rljob_runtime.roles.coordinator.length_predictions import AsksLengths
-from rljob_runtime.roles.coordinator.prompt_texts import PromptTexts
-from rljob_runtime.roles.coordinator.site_log import SiteLog
+from rljob_runtime.roles.coordinator.prompt_texts import EngineMessage, PromptTexts
 from rljob_runtime.roles.coordinator.worker_messages import own_number
 
 CountTokens = Callable[[str], int]
@@ -265,3 +264,32 @@ def _receiver(action: Action) -> str:
             return "reward workers"
         case _:
             return type(action).__name__
+
+
+class SiteLog:
+    """Says in the log when a site is away, or gets no work, and when that is over."""
+
+    def __init__(self) -> None:
+        self._away: frozenset[str] = frozenset()
+        self._held: frozenset[str] = frozenset()
+
+    def take(self, metrics: StepMetrics) -> None:
+        """Say what has changed."""
+        for site, is_away in _changes(self._away, metrics.sites_away):
+            if is_away:
+                log.warning("site %s is away: its engines get no work until it is reached again", site)
+            else:
+                log.info("site %s is reached again: its engines go on", site)
+        for site, is_held in _changes(self._held, metrics.sites_held):
+            if is_held:
+                log.warning(
+                    "site %s gets no new work: its outbox fills faster than its link empties it", site
+                )
+            else:
+                log.info("site %s gets work again: half of its outbox has arrived", site)
+        self._away, self._held = frozenset(metrics.sites_away), frozenset(metrics.sites_held)
+
+
+def _changes(before: frozenset[str], after: Sequence[str]) -> list[tuple[str, bool]]:
+    """The sites that are on one of the lists only, and whether that is the second."""
+    return [(site, site not in before) for site in sorted(before.symmetric_difference(after))]

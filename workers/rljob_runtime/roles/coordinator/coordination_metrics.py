@@ -7,7 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from rljob_core.actions import Observation, OwnHeartbeat, PublishMetrics
 from rljob_core.errors import RLJobError
@@ -46,11 +46,9 @@ class CoordinationMetrics:
         self._recorder.set(Metrics.COMMIT_TIMESTAMP, time.time())
         self._job(planner.context)
 
-    @contextmanager
-    def deciding(self) -> Iterator[None]:
+    def deciding(self) -> AbstractContextManager[None]:
         """Measure a decision."""
-        with self._recorder.timed(Metrics.DECIDE_SECONDS):
-            yield
+        return self._recorder.timed(Metrics.DECIDE_SECONDS)
 
     @contextmanager
     def appending(self, decision: Decision) -> Iterator[None]:

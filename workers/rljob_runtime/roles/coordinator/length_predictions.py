@@ -83,13 +83,7 @@ class LengthPredictions:
         from rljob_runtime.lengths.registry import create_predictor
 
         predictor, means = self._config.spec.rollout.length_predictor, PromptMeans()
-        ranker = create_predictor(
-            predictor.name,
-            self._config,
-            options=predictor.options,
-            path="spec.rollout.lengthPredictor",
-            means=means,
-        )
+        ranker = create_predictor(predictor.name, self._config, options=predictor.options, means=means)
         choice = PrequentialChoice(ranker, means)
         rested_until = 0.0
         while True:

@@ -6,18 +6,31 @@ Rendering takes a tenth of a second for a long prompt, so it is done in a thread
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pydantic_core import to_json
 
+from rljob_core.config import JobConfig
+from rljob_core.errors import SpecError
+from rljob_core.messages import ENGINE_WORK, EngineWork, EngineWorkBatch, Generate
 from rljob_core.messages.limits import MESSAGE_BYTES
+from rljob_core.trajectory import group_of
+from rljob_runtime.data.row_scan import most_tokens
+from rljob_runtime.locations import local_path
+
+log = logging.getLogger(__name__)
 
 CACHED_BYTES = 64 << 20
 """Of memory that the texts of one coordinator take."""
 ITEM_BYTES = 512
 """What an assignment takes of a message at most, besides its prompt's text."""
+WORK_BYTES = 400_000
+"""Bytes of one message at most, but that siblings of one long prompt go together."""
+_NAME_BYTES = 64
+"""What a trajectory that is cancelled or released takes of a message."""
 
 Render = Callable[[int, bool], str]
 """The text of a prompt by its index; True for held-out prompts."""
@@ -81,3 +94,58 @@ class PromptTexts:
         while self._room < 0:
             oldest = self._kept.pop(next(iter(self._kept)))
             self._room += sys.getsizeof(oldest.text)
+
+
+class EngineMessage:
+    """A message of an engine's work queue while it is filled: a text is in it once for all siblings that go together.
+
+    Args:
+        epoch: the coordinator's writer epoch.
+    """
+
+    def __init__(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._items: list[EngineWork] = []
+        self._texts: dict[str, str] = {}
+        self._size = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
+    def add(self, item: EngineWork, text: PromptText | None) -> bool:
+        """Add work behind what there is; False if the message has no room for it. The first always finds some.
+
+        Args:
+            item: the work.
+            text: of its prompt, if something is to be generated.
+        """
+        group = group_of(item.trajectory) if isinstance(item, Generate) else ""
+        shares = group in self._texts
+        size = ITEM_BYTES if isinstance(item, Generate) else _NAME_BYTES * len(item.trajectories)
+        if text is not None and not shares:
+            size += text.size
+        if self._items and self._size + size > (MESSAGE_BYTES if shares else WORK_BYTES):
+            return False
+        if text is not None:
+            self._texts[group] = text.text
+        self._items.append(item)
+        self._size += size
+        return True
+
+    def data(self) -> bytes:
+        """What is sent."""
+        return ENGINE_WORK.dump_json(EngineWorkBatch(self._epoch, tuple(self._items), self._texts))
+
+
+def token_counter(config: JobConfig) -> Callable[[str], int]:
+    """Counts a prompt's tokens as engines do; their upper bound, if the coordinator cannot read the model."""
+    from rljob_runtime.data.prompts import prompt_encoder
+    from rljob_runtime.model.tokenizer import Tokenizer  # its library takes a second to import
+
+    try:
+        tokenizer = Tokenizer(local_path(config.spec.model.uri, field="spec.model.uri"))
+    except SpecError as error:
+        log.info("the lengths of prompts are counted in bytes: %s", error)
+        return most_tokens
+    encode = prompt_encoder(config.spec.data, tokenizer)
+    return lambda text: len(encode(text))

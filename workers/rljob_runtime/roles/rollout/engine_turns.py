@@ -12,8 +12,7 @@ from rljob_core.trajectory import Segment, Source
 from rljob_core.words import error_in_words
 from rljob_runtime.roles.rollout.assignments import Assignments
 from rljob_runtime.roles.rollout.requests import EngineRequests, submit
-from rljob_runtime.roles.rollout.running import Assignment, Running, request_of
-from rljob_runtime.roles.rollout.segments import span_of
+from rljob_runtime.roles.rollout.running import Assignment, Running, request_of, span_of
 
 
 class TurnEnded(Exception):

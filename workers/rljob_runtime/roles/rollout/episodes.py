@@ -39,8 +39,15 @@ from rljob_runtime.roles.rollout.engine_turns import EngineTurns, TurnEnded
 from rljob_runtime.roles.rollout.episode_starts import EpisodeStarts
 from rljob_runtime.roles.rollout.observations import ObservationReader
 from rljob_runtime.roles.rollout.requests import EngineRequests
-from rljob_runtime.roles.rollout.running import Assignment, OpenEpisode, Running, request_of
-from rljob_runtime.roles.rollout.segments import generated, given, span_of
+from rljob_runtime.roles.rollout.running import (
+    Assignment,
+    OpenEpisode,
+    Running,
+    generated,
+    given,
+    request_of,
+    span_of,
+)
 
 log = logging.getLogger(__name__)
 

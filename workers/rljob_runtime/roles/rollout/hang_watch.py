@@ -10,17 +10,29 @@ when no heartbeat comes, and it must be short.
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
+import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
 
-from rljob_core.hang_limit import EngineAtWork, HangLimit
+from rljob_core import worker_protocol
+from rljob_core.hang_limit import EngineAtWork, HangLimit, KnownPauses
 from rljob_core.ports import Engine
+from rljob_runtime.engines.registry import find_engine
 from rljob_runtime.process.alive import AliveWriter
-from rljob_runtime.roles.rollout.pauses_file import PausesFile
 from rljob_runtime.roles.rollout.running import Running
 
 _EVERY_SECONDS = 1.0
 _WRITE_SECONDS = 15
 """Seconds between two writes of what the pod's next engine is to know."""
+
+PAUSES = "pauses.json"
+"""Name of the file in which pauses are kept."""
+
+log = logging.getLogger(__name__)
 
 
 class HangWatch:
@@ -93,3 +105,55 @@ class HangWatch:
             answered=self._longest_answered(),
             quarantined=bool(all_running) and all(running.work.survivor for running in all_running),
         )
+
+
+class PausesFile:
+    """Keeps what a pod's engines have shown of their pauses, for the process that follows when one of them has died.
+
+    The file is beside the one that says that the worker is ready: on a volume that lives as long as the pod, so it
+    outlives each of its processes, and tells nothing to a pod on another machine. Nothing is kept without one.
+
+    Args:
+        path: of it.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._written: KnownPauses | None = None
+
+    @classmethod
+    def beside(cls, ready_file: str | None) -> PausesFile:
+        """The one of the pod whose worker is ready once `ready_file` exists."""
+        return cls(Path(ready_file).with_name(PAUSES) if ready_file else None)
+
+    def read(self) -> KnownPauses | None:
+        """What earlier processes of the pod have left; None if that is nothing, or nothing that can be read."""
+        if self._path is None:
+            return None
+        with suppress(OSError, ValueError, TypeError, AttributeError):
+            found = json.loads(self._path.read_bytes())
+            return KnownPauses(**{name: int(value) for name, value in found.items()})
+        return None
+
+    def write(self, known: KnownPauses | None) -> None:
+        """Leave this for the next process; a disk that takes nothing more costs no more than what it would know."""
+        if self._path is None or known is None or known == self._written:
+            return
+        temporary = self._path.with_suffix(".new")
+        try:
+            temporary.write_text(json.dumps(asdict(known)))
+            temporary.replace(self._path)
+        except OSError as error:
+            log.warning("%s: %s", self._path, error)
+        self._written = known
+
+
+def pauses_file(engine: str) -> PausesFile | None:
+    """The file of this worker's pod; None if the pauses of such an engine say nothing about later ones.
+
+    Args:
+        engine: `spec.rollout.engine.name`.
+    """
+    if not find_engine(engine).is_paced:
+        return None
+    return PausesFile.beside(os.environ.get(worker_protocol.READY_FILE))

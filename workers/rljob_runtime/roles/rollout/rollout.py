@@ -13,7 +13,8 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from itertools import islice
 
 from rljob_core.config import JobConfig
 from rljob_core.errors import RLJobError, StoreFull
@@ -30,17 +31,20 @@ from rljob_runtime.roles.rollout.assignments import Assignments
 from rljob_runtime.roles.rollout.careful_start import CarefulStart
 from rljob_runtime.roles.rollout.engine_metrics import EngineMetrics
 from rljob_runtime.roles.rollout.episodes import Episodes
-from rljob_runtime.roles.rollout.hang_watch import HangWatch
-from rljob_runtime.roles.rollout.pauses_file import PausesFile
+from rljob_runtime.roles.rollout.hang_watch import HangWatch, PausesFile
 from rljob_runtime.roles.rollout.progress_publisher import ProgressPublisher
-from rljob_runtime.roles.rollout.response_lengths import TokenCounts
-from rljob_runtime.roles.rollout.running import requests_of
+from rljob_runtime.roles.rollout.running import Running, requests_of
 from rljob_runtime.roles.rollout.trajectory_publisher import TrajectoryPublisher
 from rljob_runtime.roles.rollout.versions import AnnouncedVersion
 from rljob_runtime.roles.rollout.weight_updates import WeightUpdates
 from rljob_runtime.telemetry.recorder import Recorder
 
 log = logging.getLogger(__name__)
+
+_COUNT_SECONDS = 0.25
+"""Between two words of how many tokens there are."""
+_OUTBOX_SECONDS = 5.0
+"""Between two looks at the outbox: many engines ask the same server."""
 
 
 class Rollout:
@@ -280,10 +284,6 @@ class Rollout:
             log.warning("%s: a heartbeat is left out, until the coordinator has made room", error)
 
 
-_EVERY_SECONDS = 5.0
-"""Many engines ask the same server."""
-
-
 class OutboxWatch:
     """Reads the size of the outbox of a site's trajectories again and again, for the engine's heartbeats.
 
@@ -310,4 +310,50 @@ class OutboxWatch:
                 # The coordinator takes this for no answer: what it was before would hold the site back.
                 self.bytes = self.limit = 0
                 log.debug("the size of the outbox is not known: %s", error)
-            await asyncio.sleep(_EVERY_SECONDS)
+            await asyncio.sleep(_OUTBOX_SECONDS)
+
+
+class TokenCounts:
+    """Says how many tokens each response has, to the process that repeats it in the report of the engine's death.
+
+    An engine that dies cannot say it any more. So this is said beforehand, often and in few words: when a response
+    begins and ends, and how many decode steps the engine has made, each of which makes one token of every running
+    response.
+
+    Args:
+        engine: generates them.
+        alive: takes the word of it.
+        running: what the engine has to generate, by request, in the order in which it was submitted.
+    """
+
+    def __init__(self, engine: Engine, alive: AliveWriter, running: Mapping[str, Running]) -> None:
+        self._engine = engine
+        self._alive = alive
+        self._running = running
+        self._said: dict[str, str] = {}
+        self._steps, self._tokens, self._batch = 0.0, 0, 0
+
+    async def say_forever(self) -> None:
+        """Say it until cancelled."""
+        while True:
+            self.say()
+            await asyncio.sleep(_COUNT_SECONDS)
+
+    def say(self) -> None:
+        """Say what has changed since the last call."""
+        load = self._engine.load()
+        # Responses begin in the order in which they were submitted.
+        begun = dict(islice(self._running.items(), max(0, len(self._running) - load.waiting)))
+        self._steps += max(0, load.tokens - self._tokens) / max(1, (load.running + self._batch) / 2)
+        if load.tokens != self._tokens:
+            self._alive.steps(int(self._steps))
+        self._tokens, self._batch = load.tokens, load.running
+        for request in self._said.keys() - begun.keys():
+            self._alive.end(self._said.pop(request))
+        for request, running in begun.items():
+            if request not in self._said:
+                work = running.work
+                self._alive.make(
+                    work.trajectory, running.made if work.inherited is None else work.inherited.tokens
+                )
+                self._said[request] = work.trajectory

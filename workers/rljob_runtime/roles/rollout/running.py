@@ -1,16 +1,18 @@
-"""What an engine generates, by the name that each assignment has in its engine."""
+"""What an engine generates, by the name that each assignment has in its engine, and the segments that come of it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rljob_core.messages import EngineWorkBatch, Generate
-from rljob_core.trajectory import group_of
+from rljob_core.ports import Completed
+from rljob_core.trajectory import Segment, Source, VersionSpan, group_of
 
 
 def request_id(trajectory: str, attempt: int) -> str:
@@ -77,3 +79,31 @@ class OpenEpisode:
 
     work: Assignment
     task: asyncio.Task[None]
+
+
+def given(source: Source, tokens: Any) -> Segment:
+    """Tokens that no model has made, and that are not trained on."""
+    size = len(tokens)
+    return Segment(
+        source,
+        np.asarray(tokens, np.int32),
+        np.zeros(size, np.uint8),
+        np.zeros(size, np.float32),
+        np.full(size, -1, np.int32),
+    )
+
+
+def generated(completed: Completed) -> Segment:
+    """A response of the model."""
+    return Segment(
+        Source.MODEL,
+        np.asarray(completed.tokens, np.int32),
+        np.ones(len(completed.tokens), np.uint8),
+        np.asarray(completed.logprobs, np.float32),
+        np.asarray(completed.versions, np.int32),
+    )
+
+
+def span_of(segment: Segment) -> VersionSpan:
+    """The versions of a response's tokens, of which there is one at least."""
+    return VersionSpan(int(segment.versions.min()), int(segment.versions.max()))

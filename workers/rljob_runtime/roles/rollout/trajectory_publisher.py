@@ -18,8 +18,7 @@ from rljob_runtime.roles.rollout.assignments import Assignments
 from rljob_runtime.roles.rollout.engine_metrics import EngineMetrics
 from rljob_runtime.roles.rollout.episodes import RESTARTED, Episodes
 from rljob_runtime.roles.rollout.progress_publisher import ProgressPublisher
-from rljob_runtime.roles.rollout.running import Running, request_id
-from rljob_runtime.roles.rollout.segments import generated, given, span_of
+from rljob_runtime.roles.rollout.running import Running, generated, given, request_id, span_of
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from rljob_core import worker_protocol
 from rljob_core.config import JobConfig
 from rljob_core.ports import MessageStore, TrainerBackend
 from rljob_runtime.locations import model_folder
+from rljob_runtime.process.ready import mark_ready
 from rljob_runtime.roles.trainer.consumed_log import open_consumed_log
 from rljob_runtime.roles.trainer.trainer import Trainer
 from rljob_runtime.storage.object_access import check_usable
@@ -20,7 +21,7 @@ from rljob_runtime.storage.objects import is_object_store
 from rljob_runtime.telemetry.catalogue import TrainerMetrics
 from rljob_runtime.telemetry.recorder import Recorder
 from rljob_runtime.training.checkpoint_base import FIELD
-from rljob_runtime.training.checkpoint_open import open_checkpoints
+from rljob_runtime.training.checkpoints import open_checkpoints
 from rljob_runtime.training.object_state import ObjectStateBackend
 from rljob_runtime.training.registry import check_backend, create_backend, device_of
 from rljob_runtime.weights.create import create_weights
@@ -89,7 +90,5 @@ def run_follower(config: JobConfig) -> None:
     rank, size = world()
     join(device_of(check_backend(config.spec)))
     backend = _backend(config, rank=rank, size=size, model_path=model_folder(config))
-    ready = os.environ.get(worker_protocol.READY_FILE)
-    if ready:
-        Path(ready).touch()
+    mark_ready()
     follow(backend)

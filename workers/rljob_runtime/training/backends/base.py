@@ -90,14 +90,7 @@ class BackendBase(BackendState):
         rank: int,
         world_size: int,
     ) -> None:
-        super().__init__(
-            options=options,
-            lora=config.spec.model.lora,
-            seed=config.spec.data.seed,
-            model_path=model_path,
-            rank=rank,
-            world_size=world_size,
-        )
+        super().__init__(config, options=options, model_path=model_path, rank=rank, world_size=world_size)
         self._algorithm = config.spec.algorithm
         self._sampling = config.spec.rollout.sampling
         self._loss = find_loss(self._algorithm.loss)
@@ -292,7 +285,9 @@ def explain_out_of_memory(*, sequences: int, tokens: int, step: int) -> Iterator
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not of_memory(error):
+        if not isinstance(error, torch.OutOfMemoryError | MemoryError) and not any(
+            words in str(error) for words in _CPU
+        ):
             raise
         raise JobFailed(
             f"step {step}: out of memory in the forward and backward of {sequences} sequences, {tokens} tokens, of a "
@@ -302,12 +297,42 @@ def explain_out_of_memory(*, sequences: int, tokens: int, step: int) -> Iterator
         ) from error
 
 
-def of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory is exhausted."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
-        words in str(error) for words in _CPU
-    )
-
-
 def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+class Reference:
+    """The frozen initial model that the KL divergence is measured against; it can stay in host memory between its uses.
+
+    Every rank has a whole one.
+
+    Args:
+        model: on its device; on the CPU if it is to be offloaded.
+        device: where it computes.
+        offload: whether it leaves the device between uses.
+    """
+
+    def __init__(self, model: Any, *, device: torch.device, offload: bool) -> None:
+        self._model = model
+        self._device, self._offload = device, offload
+        if offload and device.type == "cuda":
+            for tensor in self._tensors():
+                tensor.data = tensor.data.pin_memory()
+
+    @contextmanager
+    def ready(self) -> Iterator[Any]:
+        """The model on its device."""
+        if not self._offload:
+            yield self._model
+            return
+        home = [tensor.data for tensor in self._tensors()]
+        for tensor in self._tensors():
+            tensor.data = tensor.data.to(self._device, non_blocking=True)
+        try:
+            yield self._model
+        finally:  # weights do not change, so nothing is copied back to host memory
+            for tensor, data in zip(self._tensors(), home, strict=True):
+                tensor.data = data
+
+    def _tensors(self) -> list[Any]:
+        return [*self._model.parameters(), *self._model.buffers()]

@@ -27,13 +27,12 @@ from torch import Tensor
 
 from rljob_core.errors import SpecError
 from rljob_runtime.model.causal import empty_model, load_model
-from rljob_runtime.training.backends.base import BackendBase
+from rljob_runtime.training.backends.base import BackendBase, Reference
 from rljob_runtime.training.broadcast import gathered
 from rljob_runtime.training.gang import join_alone
 from rljob_runtime.training.optimizer import fill_state, moments_of
 from rljob_runtime.training.optimizer_state import Elements
 from rljob_runtime.training.options import DeepSpeedBackendOptions
-from rljob_runtime.training.reference import Reference
 
 #: Elements that are reduced at a time; DeepSpeed holds a buffer of this size.
 _BUCKET = 1 << 28

@@ -41,7 +41,9 @@ class FsdpBackend(TorchBackend):
             if parameter.requires_grad:  # adapters; all else has its dtype
                 parameter.data = parameter.data.to(self._wide)
         self._adopt(self._divided(model))
-        self._take_model()
+        self._fill(self._named)
+        if self._lora is not None:
+            self._take(self._initial())
         self._pristine = True
         if self._settings.kl > 0 and self._lora is None:
             self._frozen = self._prepare_frozen(empty_model(self._model_path, dtype=self._dtype))
@@ -66,12 +68,6 @@ class FsdpBackend(TorchBackend):
         for buffer in model.buffers():
             buffer.data = buffer.data.to(self._device)
         return model
-
-    def _take_model(self) -> None:
-        """The initial model's weights, and first adapters."""
-        self._fill(self._named)
-        if self._lora is not None:
-            self._take(self._initial())
 
     # ------------------------------------------------------------------------------------------ state
 

@@ -17,7 +17,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from rljob_core.spec import LoraSpec
+from rljob_core.config import JobConfig
 from rljob_runtime.model.causal import checkpoint_activations, load_model, published, write_settings
 from rljob_runtime.model.identity import WeightsCheck, tied_names
 from rljob_runtime.model.lora import add_adapters, write_adapter_config
@@ -38,9 +38,8 @@ class BackendState(ABC):
     A subclass makes its model and hands it to `_adopt`, then sets `_optimizer`.
 
     Args:
+        config: the job.
         options: of the backend.
-        lora: the adapters to train, if not the model itself.
-        seed: of the adapters' first values and of the random state.
         model_path: folder of the initial model, in Hugging Face format; also the reference.
         rank: this rank, from 0.
         world_size: ranks in all.
@@ -52,10 +51,9 @@ class BackendState(ABC):
 
     def __init__(
         self,
+        config: JobConfig,
         *,
         options: TrainingOptions,
-        lora: LoraSpec | None,
-        seed: int,
         model_path: Path,
         rank: int,
         world_size: int,
@@ -63,8 +61,8 @@ class BackendState(ABC):
         if options.threads is not None:
             torch.set_num_threads(options.threads)
         self._options = options
-        self._lora = lora
-        self._seed = seed
+        self._lora = config.spec.model.lora
+        self._seed = config.spec.data.seed  # of the adapters' first values and of the random state
         self._dtype: torch.dtype = getattr(torch, options.dtype)
         self._wide = torch.promote_types(self._dtype, torch.float32)
         self._device = torch.device(options.device)

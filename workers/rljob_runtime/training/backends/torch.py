@@ -13,10 +13,9 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from rljob_runtime.model.causal import load_model
-from rljob_runtime.training.backends.base import BackendBase
+from rljob_runtime.training.backends.base import BackendBase, Reference
 from rljob_runtime.training.optimizer import adamw, moments_of
 from rljob_runtime.training.optimizer_state import Elements
-from rljob_runtime.training.reference import Reference
 
 
 class MasterWeights:
