@@ -16,7 +16,12 @@ def create_folder(folder: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Sync the names in a folder: a new or renamed file is durable only once the folder with its name is."""
-    sync_file(folder)
+    _sync(folder)
+
+
+def sync_file(file: Path) -> None:
+    """Sync a file's content."""
+    _sync(file)
 
 
 def sync_tree(folder: Path) -> None:
@@ -24,12 +29,11 @@ def sync_tree(folder: Path) -> None:
     for parent, _, files in os.walk(folder, topdown=False):
         for path in (Path(parent) / name for name in files):
             if not path.is_symlink():  # it has no content, and its name is its folder's
-                sync_file(path)
-        sync_file(Path(parent))
+                _sync(path)
+        _sync(Path(parent))
 
 
-def sync_file(path: Path) -> None:
-    """Sync a file's content, or the names in a folder."""
+def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

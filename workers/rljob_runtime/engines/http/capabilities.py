@@ -38,7 +38,8 @@ _NOTHING_ELSE = {
 #: Seconds that a check of a server may take; its first token may take some.
 _CHECK_SECONDS = 10.0
 #: Tokens that a server draws for a check of its distribution, and the likeliest ones that it lists of each.
-_DRAWN, _LISTED = 128, 20
+#: A vLLM server that is asked to list more than its model has tokens ends: the tiny models of tests have 16.
+_DRAWN, _LISTED = 128, 16
 #: A log-probability below this is of a token that cannot be drawn: vLLM writes minus infinity as -9999.
 _NEVER = -1000.0
 #: Standard deviations from its expectation that a count may have. One in 10^8 honest servers deviates more.
