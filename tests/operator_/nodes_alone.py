@@ -21,7 +21,7 @@ class Nodes:
 
     def add(self, *names: str) -> None:
         for name in names:
-            room = {"cpu": "2", "memory": "8Gi", "pods": "50"}
+            room = {"cpu": "3", "memory": "8Gi", "pods": "50"}
             status = {"capacity": room, "allocatable": room, "conditions": [self._ready()]}
             node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}
             self._watched.kubectl("create", "--filename=-", input_text=json.dumps(node))

@@ -97,7 +97,7 @@ class EpisodeServer:
             if self._draining:
                 raise EpisodeFault(DRAINING, "the environment server is about to end")
             try:
-                process = EpisodeProcess(self._context, self._setup)
+                process = self._started()
             except (OSError, EOFError) as error:
                 raise EpisodeFault(NOT_STARTED, f"{self._setup.name}: no process starts: {error}") from error
             self._processes[call.episode] = process
@@ -107,6 +107,14 @@ class EpisodeServer:
         if call.episode not in self._processes:
             raise EpisodeFault(CRASHED, f"{self._setup.name}, {call.verb}: its process has ended")
         return await self._processes[call.episode].call(call)
+
+    def _started(self) -> EpisodeProcess:
+        """A process for one episode.
+
+        Raises:
+            OSError, EOFError: none starts.
+        """
+        return EpisodeProcess(self._context, self._setup)
 
     def _send(self, reply: bytes) -> None:
         self._writer.write(frame(reply))
