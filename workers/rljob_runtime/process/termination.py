@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from rljob_core import worker_protocol
-from rljob_core.failures import Failure, termination_message
+from rljob_core.failures import Failure, Reason, termination_message
 from rljob_core.words import error_in_words
 
 log = logging.getLogger("rljob")
@@ -16,7 +16,9 @@ log = logging.getLogger("rljob")
 
 def terminate(failure: Failure) -> int:
     """Leave this failure, in the termination message too; returns the exit code."""
-    print(f"error: {failure.detail}", file=sys.stderr)  # noqa: T201
+    # A fenced writer's detail is what the server refused; that another one took over is what a reader needs to know.
+    fenced = "fenced: " if failure.reason is Reason.FENCED else ""
+    print(f"error: {fenced}{failure.detail}", file=sys.stderr)  # noqa: T201
     _leave(termination_message(failure))
     return failure.reason.exit_code
 
