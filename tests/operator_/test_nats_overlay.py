@@ -51,10 +51,10 @@ class Servers:
         self.folder = folder
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         ports = [
-            [held.enter_context(hold_port()).getsockname()[1] for _ in range(3)] for _ in range(self.count)
+            [held.enter_context(hold_port()).getsockname()[1] for _ in range(4)] for _ in range(self.count)
         ]
-        self.urls = [f"tls://localhost:{client}" for client, _, _ in ports]
-        self.routes = [route for _, route, _ in ports]
+        self.urls = [f"tls://localhost:{client}" for client, *_ in ports]
+        self.routes = [route for _, route, *_ in ports]
         files = one(objects, "ConfigMap", "nats")["data"]
         self.mounted = folder / "mounted"
         self.mounted.mkdir()
@@ -69,7 +69,7 @@ class Servers:
             for item in items:
                 (self.mounted / item["path"]).write_bytes(base64.b64decode(data[item["key"]]))
         files["accounts.conf"] = (self.mounted / "accounts.conf").read_text()
-        for number, (client, route, monitor) in enumerate(ports):
+        for number, (client, route, monitor, leaf) in enumerate(ports):
             here = folder / f"nats-{number}"
             here.mkdir()
             changes = {
@@ -80,6 +80,7 @@ class Servers:
                 "0.0.0.0:4222": f"127.0.0.1:{client}",
                 "0.0.0.0:6222": f"127.0.0.1:{route}",
                 "127.0.0.1:8222": f"127.0.0.1:{monitor}",
+                "port: 7422": f"listen: 127.0.0.1:{leaf}",
                 f"{self.config.parent}/": f"{self.mounted}/",
                 " /data": f" {here}/data",
                 '"/data': f'"{here}/data',

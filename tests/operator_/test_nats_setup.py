@@ -263,6 +263,7 @@ def test_the_shipped_server_takes_the_accounts_and_the_operator(
     local = {
         "0.0.0.0:4222": "127.0.0.1:-1",
         "127.0.0.1:8222": "127.0.0.1:-1",
+        "port: 7422": "listen: 127.0.0.1:-1",
         "/data": str(tmp_path / "data"),
         "/etc/nats/": f"{tmp_path}/",
     }
