@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rljob_core.messages import EngineProfile
-from rljob_core.ports import EngineEvent, EngineLoad, Progress, Request, Stopped
+from rljob_core.ports import Completed, EngineEvent, EngineLoad, Progress, Request, Stopped
 from rljob_core.spec import Inflight
 from rljob_runtime.engines.emulated.batch import EmulatedBatch, EmulatedResponse
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
@@ -186,7 +186,10 @@ class EmulatedEngine:
         self._since += self._batch.durations().seconds(steps)
         for response in self._batch.advance(steps):
             if not response.cancelled:
-                self._events.put([self._batch.completed(response)])
+                self._events.put([self._completed(response)])
+
+    def _completed(self, response: EmulatedResponse) -> Completed:
+        return self._batch.completed(response)
 
     # ------------------------------------------------------------------------------------------ the loop's time
 
