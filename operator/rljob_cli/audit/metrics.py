@@ -146,8 +146,12 @@ class _Judge:
                 yield from self._unknown(*name, f"had the pipeline {_shown(line.pipeline)}", source)
             return
         if line.writer != moment.writer:
-            # A coordinator publishes what an earlier one recorded and could not publish any more.
-            honest = line.writer > moment.writer and line.writer in self.claimed
+            # A coordinator publishes what an earlier one recorded and could not publish any more. Its claim may be lost
+            # since, if another coordinator came later.
+            known = line.writer in self.claimed or self._has_lost_its_claim(
+                line, max(self.claimed) // EPOCH_STRIDE
+            )
+            honest = line.writer > moment.writer and known
             honest = honest or self._was_made_before(line)
             honest = honest or self._may_be_lost(line, moment.writer // EPOCH_STRIDE)
             if kind != "end" and not honest:
@@ -237,11 +241,18 @@ class _Judge:
 
     def _may_be_lost(self, line: StepMetrics, writer: int) -> bool:
         """Whether a coordinator before this one may have published the line, and the ledger lost its record."""
-        if line.writer and line.writer not in self.claimed and line.writer // EPOCH_STRIDE == line.epoch:
-            return line.epoch <= writer  # its claim is lost, too
+        if self._has_lost_its_claim(line, writer):
+            return True
         if len(self.run.history.records.claims) <= 1:
             return False
         return line.epoch < writer or (line.epoch == writer and writer in self.lost)
+
+    def _has_lost_its_claim(self, line: StepMetrics, epoch: int) -> bool:
+        """Whether a writer that the ledger does not know may have published the line, no later than in this epoch."""
+        unknown = (
+            line.writer and line.writer not in self.claimed and line.writer // EPOCH_STRIDE == line.epoch
+        )
+        return bool(unknown) and line.epoch <= epoch
 
     def _differences(
         self, version: int, known: Mapping[str, float | None], stated: dict[str, float | None], source: str
