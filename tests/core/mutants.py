@@ -135,7 +135,7 @@ if __name__ == "__main__":
     sys.meta_path.insert(0, _Mutating(mutant))
     importlib.util.find_spec(mutant.module)  # fails if there is none
     if by == "simulation":
-        sys.path.insert(1, str(Path(__file__).parent.parent / "sim"))
+        sys.path[1:1] = [str(Path(__file__).parents[1] / "sim"), str(Path(__file__).parents[2])]
     error = {"model": caught_by_model, "simulation": caught_by_simulation}[by](mutant)
     sys.stdout.write(f"{error or 'no check failed'}\n")
     raise SystemExit(1 if error else 0)
