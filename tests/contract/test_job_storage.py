@@ -308,8 +308,10 @@ async def test_a_suspended_job_keeps_what_it_holds_and_gives_the_rest_to_others(
 ) -> None:
     first, *others = (job_of(uuid4().hex, None) for _ in range(3))
     uid, piece = first.metadata.uid or "", os.urandom(900_000)
-    async with operator(server.url, tmp_path) as streams, AsyncExitStack() as stack:
+    async with operator(server.url, tmp_path) as streams:
         await prepare(streams, _generation(first, 1), TRAJECTORIES)
+    # Another process of the operator finds the job suspended.
+    async with operator(server.url, tmp_path) as streams, AsyncExitStack() as stack:
         store = await stack.enter_async_context(opened(server, uid, Holder.COORDINATOR))
         for _ in range(20):
             await store.publish(Channel.LEDGER, "records", piece)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -146,12 +146,17 @@ class JobStreams:
                     await replicate(system, stream, asked)
             return await limit(system, names.stream(Channel.TRAJECTORIES), size)
         replicas = replicas_of(job, await count_servers(system))
-        given = await self._storage(job, self._issuer, system, size=size, replicas=replicas, resting=resting)
-        if resting and self.has_account(job):
+        given, held = await self._storage(
+            job, self._issuer, system, size=size, replicas=replicas, resting=resting
+        )
+        shrunk = {name: most for name, most in given.limits.items() if name in held and most < held[name].limit}
+        if shrunk:
             # Before their account, which has room for all of them at any time.
             async with self.client(job) as client:
-                for name, most in given.limits.items():
-                    await limit(client, name, most, at_least=False)
+                if not all(
+                    [await limit(client, name, most, at_least=False) for name, most in shrunk.items()]
+                ):
+                    return False
         # An account has less than before only once `spec.suspend` says so, in a later generation. The token by which a
         # job that is restorable ceases to be is a later one.
         revision = (
@@ -194,8 +199,8 @@ class JobStreams:
 
     async def _storage(
         self, job: RLJob, issuer: Issuer, system: Client, *, size: int, replicas: int, resting: bool
-    ) -> Storage:
-        """How much the streams of a job may hold; what is short of that is remembered.
+    ) -> tuple[Storage, Mapping[str, StreamUse]]:
+        """How much the streams of a job may hold, and what they do; what is short of that is remembered.
 
         Raises:
             StreamRefused: there is no room.
@@ -220,7 +225,7 @@ class JobStreams:
             self._short[uid] = in_words(room, given)
             if before is None:  # it is looked at every few seconds
                 log.warning("%s/%s: %s", job.metadata.namespace, job.metadata.name, self._short[uid])
-        return given
+        return given, held
 
     def _room(self, found: ServerStorage, job: RLJob, account: str) -> Room:
         """What the account of a job has and may get, beside the accounts of its namespace that were prepared."""
