@@ -14,7 +14,7 @@ from rljob_core.advantage import group_advantages
 from rljob_core.errors import ProtocolViolation
 from rljob_core.job_state import JobState, snapshot
 from rljob_core.messages import VersionAnnounced
-from rljob_core.records import Generated, MicroBatchAssigned, StepCommitted
+from rljob_core.records import EPOCH_STRIDE, Generated, MicroBatchAssigned, StepCommitted
 from rljob_core.trajectory import group_of, trajectory_id
 
 # ------------------------------------------------------------------------------------- agreement of the sources
@@ -252,7 +252,9 @@ def _announced(history: History, evidence: Evidence) -> Iterator[Violation]:
     claimed = {claim.number for _, claim in history.records.claims}
     for said in evidence.announced:
         name = (f"version {said.version}",)
-        if said.epoch not in claimed:
+        # A power cut may have taken the claim of a coordinator that another one came after.
+        lost = 1 <= said.epoch // EPOCH_STRIDE <= history.writers
+        if said.epoch not in claimed and not lost:
             text = f"was announced by the writer epoch {said.epoch}, which the ledger lacks"
             later = f"{text}: `rljob run --resume` goes on from what is left"
             yield history.beyond_end(name, text, later)
