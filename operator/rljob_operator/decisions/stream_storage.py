@@ -12,10 +12,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from rljob_core.ports import Channel
-from rljob_core.spec import RLJobSpec
+from rljob_core.spec import RLJobSpec, RLJobStatus
 from rljob_core.stream_definitions import GROWING, stream_limits
 from rljob_core.stream_names import StreamNames
 from rljob_core.streams_budget import largest_trajectory_stream_bytes, trajectory_stream_bytes
+from rljob_operator.decisions.conditions import condition
 
 SHARE = 4
 """One replica of all streams of a job may take a quarter of a server, unless the operator's settings say otherwise."""
@@ -87,6 +88,22 @@ class Storage:
     allowed: int
     limits: Mapping[str, int]
     short: str = ""
+
+
+def is_at_rest(spec: RLJobSpec, status: RLJobStatus) -> bool:
+    """Whether a job's pods write nothing more: it has ended, or is suspended, and they are gone.
+
+    A job that waits in a queue is not at rest: the queue admits it for reasons that no generation of it tells.
+    """
+    if spec.suspend and not status.trainer_attempt:
+        return True  # it has never run
+
+    def holds(kind: str) -> bool:
+        found = condition(status, kind)
+        return found is not None and found.status == "True"
+
+    stopped = holds("Succeeded") or holds("Failed") or (spec.suspend and holds("Suspended"))
+    return stopped and not holds("Reconciling")
 
 
 def trajectory_room(spec: RLJobSpec, wanted: int) -> int:

@@ -21,7 +21,6 @@ from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.port import Event, Manifest, Ref, Refused
 from rljob_operator.decisions.job_sites import pools_at_sites
 from rljob_operator.decisions.leadership import LeadershipLost
-from rljob_operator.decisions.observe import may_be_restored
 from rljob_operator.names import MANAGED_BY
 from rljob_operator.reconcile.hub_end import HubEnd
 from rljob_operator.reconcile.hub_streams import HubStreams
@@ -236,11 +235,13 @@ class Controller(ReconcileLoop):
         if any(pools_at_sites(job)):
             await self._sites.read()
         # A job that has run keeps its streams, whatever it names now.
-        attempt = manifest.get("status", {}).get("trainerAttempt", 0)
-        if attempt > 0 or self._rules.rules.allows(job):
-            await self._prepared.prepare(key, job, restorable=may_be_restored(job, attempt))
+        status = await self._cluster.status(job)
+        if has_streams := status.trainer_attempt > 0 or self._rules.rules.allows(job):
+            await self._prepared.prepare(key, job, status)
         await self._queues.look(key, job, manifest)
         done = await self._reconciler(key).reconcile(job)
+        if has_streams and done.settled:  # they may give back room
+            await self._prepared.prepare(key, job, done.status)
         queued = await self._queues.keep(key, job, manifest, done)
         if done.expire_at is not None and done.settled and datetime.now(UTC) >= done.expire_at:
             await self._cluster.delete(Ref("RLJob", *key), job.metadata.uid)

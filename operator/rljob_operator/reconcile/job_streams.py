@@ -149,7 +149,9 @@ class JobStreams:
         given, held = await self._storage(
             job, self._issuer, system, size=size, replicas=replicas, resting=resting
         )
-        shrunk = {name: most for name, most in given.limits.items() if name in held and most < held[name].limit}
+        shrunk = {
+            name: most for name, most in given.limits.items() if name in held and most < held[name].limit
+        }
         if shrunk:
             # Before their account, which has room for all of them at any time.
             async with self.client(job) as client:
@@ -157,11 +159,10 @@ class JobStreams:
                     [await limit(client, name, most, at_least=False) for name, most in shrunk.items()]
                 ):
                     return False
-        # An account has less than before only once `spec.suspend` says so, in a later generation. The token by which a
-        # job that is restorable ceases to be is a later one.
-        revision = (
-            ((job.metadata.generation or 0) << _LARGEST_ACCOUNT) + (given.allowed >> 20) + (not restorable)
-        )
+        # An account has less than before only once its job rests, and more again only in a later generation, which
+        # resumes it. The token by which a job that is restorable ceases to be is a later one.
+        state = 2 * (job.metadata.generation or 0) + resting
+        revision = (state << _LARGEST_ACCOUNT) + (given.allowed >> 20) + (not restorable)
         keys = JobKeys.of(job, self._issuer)
         crossings = []
         if self.borders is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from rljob_core.spec import RLJob
+from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator.cluster.kube.cache import JobKey
-from rljob_operator.decisions.stream_storage import trajectory_room
+from rljob_operator.decisions.observe import may_be_restored
+from rljob_operator.decisions.stream_storage import is_at_rest, trajectory_room
 from rljob_operator.reconcile.job_streams import JobStreams
 from rljob_operator.reconcile.metrics import MetricsFeed
 from rljob_operator.reconcile.nats_connection import NatsConnection
@@ -26,7 +27,7 @@ class StreamPreparation:
         self._prepared: dict[JobKey, tuple[object, int]] = {}
         """For which UID each job's streams are as they should be, over which connection, and for how many bytes."""
 
-    async def prepare(self, key: JobKey, job: RLJob, *, restorable: bool) -> None:
+    async def prepare(self, key: JobKey, job: RLJob, status: RLJobStatus) -> None:
         """Let the job have accounts and streams before its pods, and room before its coordinator reads a wider bound.
 
         Also for prompts that are longer than the stream was made for, as soon as the coordinator says so.
@@ -35,8 +36,9 @@ class StreamPreparation:
         size = trajectory_room(job.spec, 0 if metrics is None else metrics.stream_bytes)
         borders = self._streams.borders
         sites = () if borders is None else borders.sites_of(job)
-        # What sites have stored still comes to the streams of a job that is suspended.
-        resting = job.spec.suspend and not job.spec.rollout.sites
+        # What sites have stored still comes to the streams of a job that is at rest.
+        resting = not job.spec.rollout.sites and is_at_rest(job.spec, status)
+        restorable = may_be_restored(job, status.trainer_attempt)
         settings = job.spec.nats.replicas, job.spec.nats.credentials_generation, restorable, resting
         wanted = job.metadata.uid, self._connection.connections, sites, *settings
         before, prepared = self._prepared.get(key, (None, 0))

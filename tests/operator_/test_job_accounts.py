@@ -1,4 +1,4 @@
-"""A job that is restored from a backup, as the operator sees it: on a real API server, with NATS accounts."""
+"""Jobs whose streams have accounts of their own, on a real API server: one that is restored, and one that stops."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from cluster_jobs import ISSUER, SEEDS
 from e2e.harness.nats_server import EmbeddedServer
+from nats.aio.client import RawCredentials
 from operators import Namespace, Operator, manifest
 from tests.waiting import until
 
@@ -20,7 +21,9 @@ from rljob_core.messages import STEP_METRICS, StepMetrics
 from rljob_core.ports import Channel
 from rljob_core.stream_names import StreamNames, inbox_of
 from rljob_operator.nats.accounts import server_config
-from rljob_operator.nats.credentials import operator_credentials
+from rljob_operator.nats.credentials import STREAMS, JobKeys, operator_credentials
+from rljob_operator.reconcile.nats_connection import brief_client
+from rljob_operator.reconcile.server_storage import server_storage
 from rljob_runtime.messaging.nats.store import NatsStore
 
 pytestmark = pytest.mark.xdist_group("operator")
@@ -94,3 +97,36 @@ async def _restore(watched: Namespace, url: str, uid: str, credentials: str, tok
     assert watched.names("job") == ["sums-trainer-6"]
     with pytest.raises(StoreUnavailable):
         await store().open()
+
+
+async def test_a_job_that_stops_gives_back_the_room_of_its_streams(
+    crds: Any, watched: Namespace, server: EmbeddedServer, secured: dict[str, str], tmp_path: Path
+) -> None:
+    """It is suspended, resumed, and then fails."""
+
+    async def read(uid: str) -> int:
+        keys = JobKeys(ISSUER, watched.name, "sums", uid, 0)
+        credentials = RawCredentials(operator_credentials(ISSUER))
+        async with brief_client(server.url, credentials, ISSUER.trusted) as system:
+            return (await server_storage(system)).room(keys.account(STREAMS)).allowed or 0
+
+    def check() -> None:
+        watched.apply(manifest())
+        watched.existing("job", "sums-trainer-1")
+        uid = watched.get("rljob", "sums")["metadata"]["uid"]
+
+        def room() -> int:
+            return asyncio.run(read(uid))
+
+        whole = room()
+        watched.patch("rljob", "sums", {"spec": {"suspend": True}})
+        until(lambda: 0 < room() < whole // 4)
+        watched.patch("rljob", "sums", {"spec": {"suspend": False}})
+        watched.existing("job", "sums-trainer-2")
+        assert room() == whole
+        watched.patch("rljob", "sums", {"spec": {"activeDeadlineSeconds": 1}})
+        until(lambda: watched.is_true("sums", "Failed"))
+        until(lambda: room() < whole // 4)
+
+    with Operator(crds.kubeconfig, server.url, watched.name, tmp_path / "operator.log", **secured):
+        await asyncio.to_thread(check)
