@@ -87,13 +87,16 @@ def test_an_engine_that_fails_a_check_gets_a_remedy(monkeypatch: pytest.MonkeyPa
     assert ended.out.endswith(" of 15 checks fail\n")
 
 
-def test_a_backend_and_a_reward_from_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_and_a_reward_of_groups_from_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "flat_reward.py").write_text("def one(*, completion, item):\n    return 1\n")
+    (tmp_path / "flat_reward.py").write_text("def one(*, completions):\n    return [1] * len(completions)\n")
     (tmp_path / "rows.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
     monkeypatch.setattr(sys, "path", [*sys.path])
-    ended = rljob("check-reward", "flat_reward:one", "--set", "source=jsonl", "--set", "dataset=rows.jsonl")
+    data = ["--set", "source=jsonl", "--set", "dataset=rows.jsonl"]
+    ended = rljob("check-reward", "flat_reward:one", "--per-group", *data)
     assert ended.code == 1
     assert "✗ Not all answers have the same score\n  found: all of them have 1\n  to do: " in ended.out
     assert ended.out.endswith("\nreward flat_reward:one: 1 of 4 checks fail\n")

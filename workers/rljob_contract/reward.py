@@ -1,6 +1,7 @@
 """The contract of the port `Reward`, on items of some data.
 
-Answers are scored as in a job: by a scoring server (`reward_scores`), each call under its limit.
+Answers are scored as in a job: by a scoring server (`reward_scores`), each call under its limit. A reward that
+`spec.reward.perGroup` names gets all answers to an item at once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rljob_contract.samples import ANYTHING
 from rljob_core.config import JobConfig
 from rljob_runtime.data.prompts import open_prompts
 from rljob_runtime.rewards.messages import ScoringOutcome
-from rljob_runtime.rewards.registry import resolve, score
+from rljob_runtime.rewards.registry import given, given_group, resolve, value_of
 
 _ITEMS = 4
 
@@ -39,6 +40,11 @@ class RewardSubject:
         """The reward's."""
         return self.config.spec.reward.functions[0]
 
+    @property
+    def per_group(self) -> bool:
+        """Whether it scores whole groups."""
+        return bool(self.config.spec.reward.per_group)
+
     def answers(self) -> list[Answer]:
         """Items by index, each with the right answer, if it has one, and with what else models say."""
         prompts, _ = open_prompts(self.config)
@@ -52,14 +58,18 @@ class RewardSubject:
     async def scored(self, *, seed: str) -> list[tuple[Answer, ScoringOutcome]]:
         """The outcome of each answer, in a process of its own whose hashes have that seed; in another order for each.
 
+        The answers of a group keep their order in it: it belongs to what is scored.
+
         Raises:
             RuntimeError: the process ended.
         """
         answers = self.answers()
         if seed not in self._scored:
-            ordered = answers if int(seed) % 2 else answers[::-1]
-            outcomes = await self._score(ordered, seed)
-            self._scored[seed] = outcomes if int(seed) % 2 else outcomes[::-1]
+            order = list(range(len(answers)))
+            if int(seed) % 2 == 0:
+                order.sort(key=lambda n: -answers[n].prompt if self.per_group else -n)
+            outcomes = await self._score([answers[n] for n in order], seed)
+            self._scored[seed] = [outcomes[order.index(n)] for n in range(len(answers))]
         return list(zip(answers, self._scored[seed], strict=True))
 
     async def _score(self, answers: Sequence[Answer], seed: str) -> list[ScoringOutcome]:
@@ -124,15 +134,21 @@ async def scoring_changes_no_item(subject: RewardSubject) -> None:
     The item is shared by all answers to it: copy what you change.
     """
     prompts, _ = open_prompts(subject.config)
-    ((name, function),) = resolve([subject.name], prompts)
+    ((name, function),) = resolve([subject.name], prompts, per_group=subject.config.spec.reward.per_group)
     item = prompts.item(0)
     before = copy.deepcopy(item)
-    for answer in subject.answers():
-        if answer.prompt == 0 and len(answer.completion) < 100:
-            # In a thread: a coroutine runs on a loop of its own.
-            await asyncio.to_thread(score, name, function, completion=answer.completion, item=item)
-            changed = [key for key in item.keys() | before.keys() if item.get(key) != before.get(key)]
-            require(not changed, f"{_short(answer.completion)} has changed {', '.join(changed)} of the item")
+    answers = [answer.completion for answer in subject.answers() if answer.prompt == 0]
+    short = [answer for answer in answers if len(answer) < 100]
+    groups = [short] if subject.per_group else [[answer] for answer in short]
+    for group in groups:
+        arguments = (
+            given_group(group, item, ["stop"] * len(group)) if subject.per_group else given(group[0], item)
+        )
+        # In a thread: a coroutine runs on a loop of its own.
+        await asyncio.to_thread(value_of, name, function, arguments)
+        changed = [key for key in item.keys() | before.keys() if item.get(key) != before.get(key)]
+        scored = "a group" if subject.per_group else _short(group[0])
+        require(not changed, f"{scored} has changed {', '.join(changed)} of the item")
 
 
 @REWARD.check

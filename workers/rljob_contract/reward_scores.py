@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from dataclasses import dataclass
+from itertools import groupby
 
 from pydantic import TypeAdapter
 
@@ -26,7 +27,7 @@ OUTCOMES: TypeAdapter[list[ScoringOutcome]] = TypeAdapter(list[ScoringOutcome])
 
 
 async def scored(config: JobConfig, answers: list[Answer]) -> list[ScoringOutcome]:
-    """The outcome of each answer.
+    """The outcome of each answer; a reward of whole groups gets answers to one item that follow one another as one.
 
     Raises:
         SpecError: data or reward are not what the configuration needs.
@@ -36,7 +37,11 @@ async def scored(config: JobConfig, answers: list[Answer]) -> list[ScoringOutcom
     try:
         await scorer.start()
         jobs = [ScoringJob(answer.prompt, held_out=False, completion=answer.completion) for answer in answers]
-        return list(await asyncio.gather(*map(scorer.score, jobs)))
+        if not config.spec.reward.per_group:
+            return list(await asyncio.gather(*map(scorer.score, jobs)))
+        groups = [list(siblings) for _, siblings in groupby(jobs, key=lambda job: job.prompt)]
+        found = await asyncio.gather(*map(scorer.score_group, groups))
+        return [outcome for group in found for outcome in group if outcome is not None]
     finally:
         await scorer.close()
 

@@ -208,6 +208,9 @@ def check_reward(
             show_default="dataset=chain_sum",
         ),
     ] = [],  # noqa: B006  typer's way
+    per_group: Annotated[
+        bool, typer.Option("--per-group", help="It scores whole groups: spec.reward.perGroup names it, too.")
+    ] = False,
     patience: Patience = 300,
 ) -> None:
     """Check that a reward does what a job needs of it, on this machine.
@@ -220,6 +223,8 @@ def check_reward(
         rljob check-reward exact_match
 
         rljob check-reward brevity:brevity --set source=jsonl --set dataset=capitals.jsonl
+
+        rljob check-reward judge:rank --per-group
     """
     with exit_codes(), signals_interrupt() as heed:
         from rljob_contract.check import examine
@@ -230,8 +235,9 @@ def check_reward(
 
         find_modules_in([str(Path.cwd())])
         given = {"dataset": "chain_sum", **parse_settings(data, "spec.data")}
-        config = config_of(Path(), data=given, reward={"functions": [name]})
-        resolve([name], open_prompts(config)[0])
+        grouped = [name] if per_group else []
+        config = config_of(Path(), data=given, reward={"functions": [name], "perGroup": grouped})
+        resolve([name], open_prompts(config)[0], per_group=grouped)
         subject = RewardSubject(config)
         findings = _run_with_status(
             lambda begin: examine(REWARD, subject, begin=begin, patience=patience), heed

@@ -97,19 +97,15 @@ million, and costs each no more than the other's processes."""
 class LocalSandbox:
     """Programs in namespaces of their own on this machine.
 
-    Args:
-        readable: more folders that programs may read, at the same paths; they must be readable for everybody.
-
     Raises:
         SandboxUnavailable: a program that it needs is not installed, or namespaces are forbidden here: as in a pod of
             the Pod Security Standard Restricted, where a pod for each sandbox takes its place.
     """
 
-    def __init__(self, readable: Sequence[str | Path] = ()) -> None:
+    def __init__(self) -> None:
         for tool, package in _TOOLS.items():
             if shutil.which(tool) is None:
                 raise SandboxUnavailable(f"{tool} is not installed: install Debian's package {package}")
-        self._readable = [str(folder) for folder in readable]
         tried = self.run(["true"], limits=SandboxLimits(seconds=30.0))
         if not tried.succeeded:
             said = tried.errors.decode(errors="replace").strip() or f"exit code {tried.exit_code}"
@@ -168,8 +164,6 @@ class LocalSandbox:
                 yield from ("--symlink", str(place.readlink()), folder)
             elif place.exists():
                 yield from ("--ro-bind", folder, folder)
-        for folder in self._readable:
-            yield from ("--ro-bind", folder, folder)
         yield from ("--proc", "/proc", "--dev", "/dev", "--size", "65536", "--tmpfs", "/dev/shm")  # noqa: S108
         yield from ("--remount-ro", "/dev", "--size", str(limits.disk_bytes), "--tmpfs", "/tmp")  # noqa: S108
         yield from ("--dir", WORKING_DIRECTORY)
