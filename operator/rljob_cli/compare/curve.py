@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from rljob_core.messages import StepMetrics
+from rljob_core.spec import PoolSpec
 
 Measure = Literal["heldout", "greedy", "training"]
 Axis = Literal["steps", "tokens", "seconds", "cost"]
@@ -107,13 +108,22 @@ def _per_hour(line: StepMetrics, prices: Mapping[str, tuple[float, int]]) -> flo
 
 def prices_of(manifest: Mapping[str, Any]) -> dict[str, tuple[float, int]]:
     """The pools with a price: of one engine for an hour, and the number of engines that they start with."""
-    found: dict[str, tuple[float, int]] = {}
-    for pool in manifest.get("spec", {}).get("rollout", {}).get("pools", ()):
-        if pool.get("costPerHour") is not None:
-            scaling = pool.get("scaling") or {}
-            count = scaling.get("minReplicas", 1) if scaling else pool.get("replicas")
-            found[pool["name"]] = float(pool["costPerHour"]), 1 if count is None else int(count)
-    return found
+    return {
+        pool.name: (float(pool.cost_per_hour), pool.initial_replicas)
+        for pool in pools_of(manifest)
+        if pool.cost_per_hour is not None
+    }
+
+
+def pools_of(manifest: Mapping[str, Any]) -> list[PoolSpec]:
+    """The pools of a manifest.
+
+    Raises:
+        ValueError: one is not valid.
+    """
+    return [
+        PoolSpec.model_validate(pool) for pool in manifest.get("spec", {}).get("rollout", {}).get("pools", ())
+    ]
 
 
 def reached(points: Sequence[CurvePoint], reward: float) -> CurvePoint | None:

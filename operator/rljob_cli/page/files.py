@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rljob_cli.compare.curve import pools_of, prices_of
 from rljob_cli.page.documents.curves import MetricsColumns
 from rljob_cli.page.documents.engines import SeenEngines, engines_of_file
 from rljob_cli.page.documents.swaps import SeenSwaps
@@ -219,17 +220,14 @@ def _check_plain(found: os.stat_result, *, most: int | None = _LARGEST_JSON) -> 
 
 
 def _prices(manifest: dict[str, Any]) -> tuple[dict[str, float], float | None]:
-    """`costPerHour` by pool, and its mean over all engines; None if no pool has one."""
-    prices: dict[str, float] = {}
-    total = engines = 0.0
-    with suppress(KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        for pool in manifest["spec"]["rollout"]["pools"]:
-            count = float(pool.get("replicas") or 1)
-            engines += count
-            if pool.get("costPerHour") is not None:
-                prices[str(pool["name"])] = float(pool["costPerHour"])
-                total += count * prices[str(pool["name"])]
-    return prices, total / engines if prices and engines else None
+    """`costPerHour` by pool, and its mean over the engines that the pools start with; None if no pool has one."""
+    with suppress(TypeError, ValueError, AttributeError):
+        pools, prices = pools_of(manifest), prices_of(manifest)
+        engines = sum(pool.initial_replicas for pool in pools)
+        total = sum(price * count for price, count in prices.values())
+        mean = total / engines if prices and engines else None
+        return {name: price for name, (price, _) in prices.items()}, mean
+    return {}, None
 
 
 def words_of(error: BaseException) -> str:
