@@ -13,7 +13,7 @@ _PROCESSES = (
     "no more processes or threads may run (`ulimit -u`, the session's TasksMax, or the container's limit)"
 )
 _PORTS = "no local port is free, or the machine has no loopback interface (`ip link set lo up`)"
-_MEMORY = "no more memory is given (`ulimit -v`, or the machine has none)"
+_MEMORY = "no more memory is given (`ulimit -v`, the container's limit, or the machine has none)"
 _BY_NUMBER = {
     errno.EMFILE: _FILES,
     errno.ENFILE: _FILES,

@@ -1,4 +1,8 @@
-"""Types of the records' fields: what they may hold is checked where bytes are decoded, so that no reader meets less."""
+"""Types of the records' fields: what they may hold is checked where bytes are decoded, so that no reader meets less.
+
+`OMITTED_IF_EMPTY` and `OMITTED_IF_NONE` leave fields of any message or configuration out of its JSON where they say
+nothing.
+"""
 
 from __future__ import annotations
 

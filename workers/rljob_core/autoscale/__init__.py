@@ -5,10 +5,8 @@ it is pure, so that the operator and tests run the same.
 """
 
 from rljob_core.autoscale.allocation import Allocation, PoolOffer, allocation_of, cheapest, fastest
-from rljob_core.autoscale.load import SMOOTHED_STEPS, StepLoad, TrainingLoad, load_after
+from rljob_core.autoscale.load import StepLoad, TrainingLoad, load_after
 from rljob_core.autoscale.policy import (
-    HEADROOM,
-    LEAST_SAVED,
     SCHEDULE_SECONDS,
     START_SECONDS,
     UNAVAILABLE_SECONDS,
@@ -16,7 +14,6 @@ from rljob_core.autoscale.policy import (
 )
 from rljob_core.autoscale.scaling import (
     USUAL_START_SECONDS,
-    USUAL_WAITING,
     ScaledPool,
     ScalerState,
     Scaling,
@@ -24,14 +21,10 @@ from rljob_core.autoscale.scaling import (
 )
 
 __all__ = [
-    "HEADROOM",
-    "LEAST_SAVED",
     "SCHEDULE_SECONDS",
-    "SMOOTHED_STEPS",
     "START_SECONDS",
     "UNAVAILABLE_SECONDS",
     "USUAL_START_SECONDS",
-    "USUAL_WAITING",
     "Allocation",
     "PoolOffer",
     "ScaledPool",

@@ -7,16 +7,14 @@ The engine `Emulated` sleeps by it, and the simulator counts by it. It knows no 
     devices  step times of devices
 """
 
-from rljob_core.emulation.batch import EngineBatch, EngineSequence, StepDurations
-from rljob_core.emulation.devices import DEVICES, DeviceName, EmulatedDevice
+from rljob_core.emulation.batch import EngineBatch, EngineSequence
+from rljob_core.emulation.devices import DEVICES, DeviceName
 from rljob_core.emulation.lengths import ResponseLengths
 
 __all__ = [
     "DEVICES",
     "DeviceName",
-    "EmulatedDevice",
     "EngineBatch",
     "EngineSequence",
     "ResponseLengths",
-    "StepDurations",
 ]

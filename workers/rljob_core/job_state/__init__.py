@@ -6,11 +6,10 @@ reads back. Both end in the same state (`JobState.apply`).
 
 from rljob_core.job_state.dispatch_order import DispatchOrder
 from rljob_core.job_state.groups import QUARANTINE_DEATHS, GroupState, Sibling, Untrained
-from rljob_core.job_state.state import ENGINE_LOST, LINEAGE_VERSIONS, Commit, JobState
+from rljob_core.job_state.state import ENGINE_LOST, Commit, JobState
 
 __all__ = [
     "ENGINE_LOST",
-    "LINEAGE_VERSIONS",
     "QUARANTINE_DEATHS",
     "Commit",
     "DispatchOrder",

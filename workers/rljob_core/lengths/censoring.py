@@ -1,6 +1,6 @@
 """Normal measurements of which some are censored: only a lower bound is known of them.
 
-An answer that was cut, or that still runs, is a censored measurement of its length: it is at least so long. Dropping
+An answer that was cut is a censored measurement of its length: it is at least so long. Dropping
 such answers, or taking them as they are, makes long prompts look short, and those are the ones that matter.
 """
 

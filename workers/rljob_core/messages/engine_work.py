@@ -1,4 +1,5 @@
-"""From the coordinator to an engine: generate these trajectories, stop those, give others back."""
+"""From the coordinator to an engine: generate these trajectories, stop those, give others back; to all
+engines: the newest version."""
 
 from __future__ import annotations
 
