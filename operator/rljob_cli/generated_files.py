@@ -104,7 +104,7 @@ def _drift(file: Path, made: str) -> list[str]:
         return []
     fields: list[str] = []
     if file.suffix in _WITH_FIELDS:
-        with suppress(YAMLError):  # a template of Helm, or damaged
+        with suppress(YAMLError, ValueError, TypeError):  # a template of Helm, or damaged
             found, now = (YAML(typ="safe", pure=True).load(one) for one in (text, made))
             fields = [
                 f"{file}: {path}: {_shown(before)} in the file, {_shown(after)} by the code"

@@ -13,8 +13,8 @@ from evidence_builder import JOB, Entry, EvidenceBuilder, job, members, refuted
 from rljob_cli.audit import audit
 from rljob_cli.audit.evidence import Findings, ManifestFile, Verdict
 from rljob_cli.audit.table import EXIT_CODES, as_text
-from rljob_core.messages import VersionAnnounced
-from rljob_core.records import EpochClaimed, GroupAborted, StepCommitted, Writer
+from rljob_core.messages import StepMetrics, VersionAnnounced
+from rljob_core.records import EpochClaimed, Evaluated, GroupAborted, StepCommitted, Writer
 from rljob_core.trajectory import VersionSpan
 
 
@@ -169,6 +169,13 @@ def test_what_was_announced_is_the_ledgers(said: dict[str, Any], ended: bool, ex
     assert set(refuted(findings.checks)) <= {"versions"}
     lies = audited(evidence_builder, announced=(last,), growing=True)
     assert lies.verdict is Verdict.HOLDS
+
+
+def test_a_ledger_that_has_lost_its_claim_gets_a_verdict() -> None:
+    evidence_builder = EvidenceBuilder(Writer(0, ""))
+    evidence_builder.write(Evaluated(0, 0.5, 0.5, samples=1, answers=1))
+    evidence_builder.metrics.append(StepMetrics(0, 0, 1.0, heldout_sampled=0.5, writer=1_000_007, epoch=1))
+    assert audited(evidence_builder).verdict is Verdict.VIOLATED
 
 
 def test_a_step_without_its_versions_manifest_is_damage() -> None:

@@ -355,7 +355,7 @@ async def test_a_backup_fills_the_streams_of_a_suspended_job_while_they_grow(
         async with opened(server, job.metadata.uid or "", Holder.RESTORER) as store:
             assert await store.limit(Channel.LEDGER) == RESTING
             following = asyncio.create_task(follow())
-            await in_time(restore_stream(store, Channel.LEDGER, messages, last_sequence=count))
+            await in_time(restore_stream(store, Channel.LEDGER, messages, last_sequence=count, grows=True))
             following.cancel()
             assert await store.last_sequence(Channel.LEDGER) == count
             assert await store.limit(Channel.LEDGER) > count * size

@@ -148,9 +148,7 @@ class _Judge:
         if line.writer != moment.writer:
             # A coordinator publishes what an earlier one recorded and could not publish any more. Its claim may be lost
             # since, if another coordinator came later.
-            known = line.writer in self.claimed or self._has_lost_its_claim(
-                line, max(self.claimed) // EPOCH_STRIDE
-            )
+            known = line.writer in self.claimed or self._has_lost_its_claim(line, history.writers)
             honest = line.writer > moment.writer and known
             honest = honest or self._was_made_before(line)
             honest = honest or self._may_be_lost(line, moment.writer // EPOCH_STRIDE)

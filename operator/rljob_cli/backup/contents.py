@@ -62,10 +62,18 @@ async def used_streams(store: NatsStore) -> list[Channel]:
     return [channel for channel in Channel if await store.last_sequence(channel)]
 
 
-async def fill_stream(index: Index, place: BackupPlace, store: NatsStore, channel: Channel) -> None:
-    """Store a channel's messages in its stream, which must never have had one."""
-    copy = index.streams[channel]
-    await restore_stream(store, channel, _messages(index, place, channel), last_sequence=copy.last_sequence)
+async def fill_stream(
+    index: Index, place: BackupPlace, store: NatsStore, channel: Channel, *, grows: bool
+) -> None:
+    """Store a channel's messages in its stream, which must never have had one.
+
+    Args:
+        grows: whether the operator enlarges the stream as it fills; otherwise it has the limit of the one backed up.
+    """
+    copy, messages = index.streams[channel], _messages(index, place, channel)
+    if not grows:
+        await store.grow(channel, copy.limit)
+    await restore_stream(store, channel, messages, last_sequence=copy.last_sequence, grows=grows)
 
 
 async def fill_folders(index: Index, place: BackupPlace, config: JobConfig, weights: Transport) -> None:

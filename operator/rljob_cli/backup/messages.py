@@ -199,7 +199,12 @@ class SegmentWriter:
 
 
 async def restore_stream(
-    store: NatsStore, channel: Channel, messages: Iterable[Message], *, last_sequence: int
+    store: NatsStore,
+    channel: Channel,
+    messages: Iterable[Message],
+    *,
+    last_sequence: int,
+    grows: bool = False,
 ) -> None:
     """Fill an empty stream with messages, each at its sequence.
 
@@ -208,13 +213,14 @@ async def restore_stream(
         channel: whose stream it is.
         messages: in order.
         last_sequence: what the stream's newest message had, which may be deleted.
+        grows: whether the operator enlarges the stream as it fills: then it is waited for.
 
     Raises:
         BackupDamaged: the messages are not in order.
-        StoreFull: the stream is at its limit, and nobody enlarges it.
+        StoreFull: the stream is at its limit, and is not enlarged.
         StoreUnavailable: the server gives other sequences: somebody else writes.
     """
-    filler = _Filler(store, channel)
+    filler = _Filler(store, channel, grows=grows)
     for message in messages:
         await filler.add(message)
     await filler.end(last_sequence)
@@ -223,9 +229,10 @@ async def restore_stream(
 class _Filler:
     """Publishes messages, some at once, and checks which sequences they get."""
 
-    def __init__(self, store: NatsStore, channel: Channel) -> None:
+    def __init__(self, store: NatsStore, channel: Channel, *, grows: bool) -> None:
         self._store = store
         self._channel = channel
+        self._grows = grows
         self._next = first_sequence(channel)
         self._empty = True
         self._coming: list[Message] = []
@@ -276,7 +283,8 @@ class _Filler:
 
     async def _flush(self, *, before: int | None = None) -> None:
         coming, self._coming = self._coming, []
-        await self._wait_for_room()
+        if self._grows:
+            await self._wait_for_room()
         self._free, self._size = self._free - self._size, 0
         await asyncio.gather(*(self._publish(message, before) for message in coming))
 

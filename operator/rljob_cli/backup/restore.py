@@ -153,8 +153,7 @@ async def _fill(index: Index, place: BackupPlace, job: RLJob, folder: RunFolder)
                 )
             # The ledger last: without it, there is no job.
             for channel in sorted(index.streams, key=lambda one: one is Channel.LEDGER):
-                await store.grow(channel, index.streams[channel].limit)
-                await fill_stream(index, place, store, channel)
+                await fill_stream(index, place, store, channel, grows=False)
             connect = partial(job_store, config, url)
             transport, uri = config.spec.weights.transport, config.weights_uri
             with closing(open_transport(transport, uri=uri, connect=connect)) as weights:

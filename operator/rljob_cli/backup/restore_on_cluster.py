@@ -79,9 +79,7 @@ async def restore_configured(
         with closing(open_transport(transport, uri=uri, connect=connect)) as weights:
             await _check_unused(store, weights, config)
             for channel in sorted(index.streams, key=lambda one: one is not Channel.LEDGER):
-                if own:
-                    await store.grow(channel, index.streams[channel].limit)
-                await fill_stream(index, place, store, channel)
+                await fill_stream(index, place, store, channel, grows=not own)
             await fill_folders(index, place, config, weights)
         await _take_over(store, former=index.uid, job=config.uid)
     return index

@@ -61,9 +61,12 @@ def value_in(content: Any, path: str) -> Any:
     """The value at a path of `differences`, in which keys may hold dots; None if there is none."""
     if not path:
         return content
-    for key in content if isinstance(content, Mapping) else ():
+    # The shortest key first: what a path without dots in its keys leads to is what others read.
+    for key in sorted(content, key=len) if isinstance(content, Mapping) else ():
         if path == key or path.startswith(f"{key}."):
-            return value_in(content[key], path[len(key) + 1 :])
+            found = value_in(content[key], path[len(key) + 1 :])
+            if found is not None:
+                return found
     return None
 
 

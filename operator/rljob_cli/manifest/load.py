@@ -30,6 +30,7 @@ _METADATA = {
 _ROOTS = ("spec", "metadata")
 _NOT_SET = {"status", "apiVersion", "kind"}
 _SPEC_FIELDS = {field.alias or name for name, field in RLJobSpec.model_fields.items()}
+_MOST_MEANT = 4
 _STEP = re.compile(r"[^.\[\]]+")
 
 
@@ -215,8 +216,17 @@ def _meant(path: str, first: str) -> list[str]:
         return [f"{root[0]}{path.removeprefix(first)}"]
     from rljob_cli.manifest.fields import tree  # which imports all engines' options
 
-    fields = dict.fromkeys(field.path for field in tree().walk() if field.path.startswith("spec."))
-    return [field for field in fields if field.endswith(f".{path}")][:3]
+    found: list[str] = []
+    lists: list[str] = []
+    for field in tree().walk():
+        if field.type == "[]Object":
+            lists.append(f"{field.path}.")
+        if field.path.startswith("spec.") and field.path.endswith(f".{path}"):
+            place = field.path
+            for parent in lists:  # whose items `--set` finds by their names
+                place = place.replace(parent, f"{parent}NAME.", 1) if place.startswith(parent) else place
+            found.append(place)
+    return found[:_MOST_MEANT] + ["another field of this name"] * (len(found) > _MOST_MEANT)
 
 
 def override(content: dict[str, Any], text: str) -> FieldPath:

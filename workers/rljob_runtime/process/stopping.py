@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from contextlib import suppress
 
 
 async def done_before(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:
@@ -21,6 +20,7 @@ async def done_before(stop: asyncio.Event, work: Coroutine[None, None, None]) ->
     finally:
         stopped.cancel()
         task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        await asyncio.wait({task})  # a cancellation that comes meanwhile is the caller's
+    if not task.cancelled():
+        task.result()
     return done

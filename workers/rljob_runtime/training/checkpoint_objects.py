@@ -31,7 +31,6 @@ from rljob_core.messages import Retention
 from rljob_runtime.model.identity import model_identity
 from rljob_runtime.storage.objects import object_store, reading, writing
 from rljob_runtime.storage.transfers import (
-    PATIENCE_SECONDS,
     at_once,
     download_file,
     files_below,
@@ -65,16 +64,15 @@ class ObjectCheckpoints(Checkpoints):
     Args:
         root_uri: `s3://bucket/prefix` or `gs://bucket/prefix`.
         model_path: folder of the initial model: its identity, its tokenizer.
-        patience: seconds for which a store that does not answer is waited for.
 
     Raises:
         SpecError: the URI has another scheme, or its package is not installed.
     """
 
-    def __init__(self, root_uri: str, *, model_path: Path, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, root_uri: str, *, model_path: Path) -> None:
         super().__init__(model_path=model_path)
         self._files, self._root = object_store(root_uri, field=FIELD)
-        self._uri, self._patience = root_uri.rstrip("/"), patience
+        self._uri = root_uri.rstrip("/")
 
     def write(
         self,
@@ -107,7 +105,7 @@ class ObjectCheckpoints(Checkpoints):
             fill(Path(scratch))
             info = CheckpointInfo.model_validate_json((Path(scratch) / INFO).read_bytes())
             (Path(scratch) / INFO).unlink()
-            upload_part(self.place(key), Path(scratch), rank=0, patience=self._patience)
+            upload_part(self.place(key), Path(scratch), rank=0)
         self._commit(key, info, self._uploaded(key), with_model=False)
 
     def forget(self, *, after: int) -> None:
@@ -136,13 +134,13 @@ class ObjectCheckpoints(Checkpoints):
     def local(self, key: str) -> Iterator[Path]:
         """A copy of a checkpoint."""
         with tempfile.TemporaryDirectory(prefix="rljob-checkpoint-") as scratch:
-            download_checkpoint(self.place(key), Path(scratch), patience=self._patience)
+            download_checkpoint(self.place(key), Path(scratch))
             yield Path(scratch)
 
     # ------------------------------------------------------------------------------------------ inside
 
     def _read_info(self, key: str) -> bytes:
-        return _content(self.place(key), INFO, patience=self._patience)
+        return _content(self.place(key), INFO)
 
     def _new_key(self, version: int, attempt: int) -> str:
         taken = set(self._keys_begun())
@@ -161,7 +159,7 @@ class ObjectCheckpoints(Checkpoints):
             if not name.startswith(f"{_RANKS}/"):
                 continue
             try:
-                files = _FILES.validate_json(_content(self.place(key), name, patience=self._patience))
+                files = _FILES.validate_json(_content(self.place(key), name))
             except (FileNotFoundError, ValidationError) as error:
                 raise StorageRefused(f"{self.place(key)}/{name} is not what was written: {error}") from error
             for path, file in files.items():
@@ -177,15 +175,13 @@ class ObjectCheckpoints(Checkpoints):
         if with_model:
             for path in self._files_of_model(files):
                 name = f"{folder}/{path.name}"
-                size, digest = patiently(
-                    partial(upload_file, self._files, path, name), seconds=self._patience
-                )
+                size, digest = patiently(partial(upload_file, self._files, path, name))
                 files[path.name] = CheckpointFile(size=size, digest=digest)
         stored = self._objects(key)
         if missing := sorted(name for name, file in files.items() if stored.get(name) != file.size):
             raise StorageRefused(f"{', '.join(missing)} were removed while they were written")
         content = info.model_copy(update={"files": files}).model_dump_json().encode()
-        put_object(self._files, f"{folder}/{INFO}", content, patience=self._patience)
+        put_object(self._files, f"{folder}/{INFO}", content)
 
     def prune(self, attempt: int, retention: Retention | None) -> None:
         """Remove what is not kept, and what no newer attempt than this one has begun and not finished."""
@@ -220,7 +216,7 @@ class ObjectCheckpoints(Checkpoints):
             except FileNotFoundError:
                 return []
 
-        found = {entry.rstrip("/").rpartition("/")[2] for entry in patiently(listed, seconds=self._patience)}
+        found = {entry.rstrip("/").rpartition("/")[2] for entry in patiently(listed)}
         return sorted(filter(is_key, found), key=order)
 
     def _objects(self, key: str) -> dict[str, int]:
@@ -236,17 +232,16 @@ class ObjectCheckpoints(Checkpoints):
                 return {}
             return {name.removeprefix(f"{folder}/"): int(one["size"]) for name, one in found.items()}
 
-        return patiently(listed, seconds=self._patience)
+        return patiently(listed)
 
 
-def upload_part(uri: str, folder: Path, *, rank: int, patience: float = PATIENCE_SECONDS) -> None:
+def upload_part(uri: str, folder: Path, *, rank: int) -> None:
     """Upload the files that one rank has of a checkpoint, and then its list of them.
 
     Args:
         uri: of the checkpoint.
         folder: with the files.
         rank: of the trainer.
-        patience: see `patiently`.
 
     Raises:
         StorageRefused: the store does not take them.
@@ -255,15 +250,15 @@ def upload_part(uri: str, folder: Path, *, rank: int, patience: float = PATIENCE
 
     def put(name: str, path: Path) -> tuple[str, tuple[int, str]]:
         upload = partial(upload_file, files, path, f"{root}/{name}")
-        return name, patiently(upload, seconds=patience)
+        return name, patiently(upload)
 
     stored = at_once(partial(put, name, path) for name, path in files_below(folder).items())
     listed = {name: {"size": size, "digest": digest} for name, (size, digest) in stored}
     content, name = json.dumps(listed).encode(), f"{root}/{_RANKS}/{rank:05d}.json"
-    put_object(files, name, content, patience=patience)
+    put_object(files, name, content)
 
 
-def download_checkpoint(uri: str, folder: Path, *, patience: float = PATIENCE_SECONDS) -> None:
+def download_checkpoint(uri: str, folder: Path) -> None:
     """Download a checkpoint's files into an empty folder, verified.
 
     Raises:
@@ -273,7 +268,7 @@ def download_checkpoint(uri: str, folder: Path, *, patience: float = PATIENCE_SE
         StorageRefused: the disk does not take them.
     """
     files, root = object_store(uri, field=FIELD)
-    content = _content(uri, INFO, patience=patience)
+    content = _content(uri, INFO)
     try:
         info = CheckpointInfo.model_validate_json(content)
     except ValidationError as error:
@@ -285,12 +280,12 @@ def download_checkpoint(uri: str, folder: Path, *, patience: float = PATIENCE_SE
         act = partial(
             download_file, files, f"{root}/{name}", folder / name, size=file.size, digest=file.digest
         )
-        patiently(act, seconds=patience)
+        patiently(act)
 
     at_once(partial(get, name, file) for name, file in info.files.items())
     (folder / INFO).write_bytes(content)
 
 
-def _content(uri: str, name: str, *, patience: float) -> bytes:
+def _content(uri: str, name: str) -> bytes:
     files, root = object_store(uri, field=FIELD)
-    return get_object(files, f"{root}/{name}", patience=patience)
+    return get_object(files, f"{root}/{name}")

@@ -21,23 +21,20 @@ _STORE_FAILED = 10077
 #: The server has no room, or the account has not.
 NO_STORAGE = (10002, 10023, 10047)
 _HEADROOM = 1024
-#: Of messages that are in flight at once.
+#: Messages, per kind of request, and bytes that are in flight at once.
+IN_FLIGHT = 256
 _WINDOW_BYTES = 32 << 20
 #: A message of so many bytes is sent once more each second until it is acknowledged: it is stored once, under its id.
 _REPEATED_BYTES = 16 << 10
 
 
 class Publisher:
-    """Publishes to a job's channels.
+    """Publishes to a job's channels."""
 
-    Args:
-        window: messages that are in flight at once.
-    """
-
-    def __init__(self, connection: Connection, streams: StreamNames, window: int) -> None:
+    def __init__(self, connection: Connection, streams: StreamNames) -> None:
         self._connection = connection
         self._streams = streams
-        self._window = _Window(messages=window, size=_WINDOW_BYTES)
+        self._window = _Window(messages=IN_FLIGHT, size=_WINDOW_BYTES)
 
     async def publish(
         self,

@@ -22,12 +22,14 @@ from rljob_runtime.messaging.nats.weights_mirror import first_weights, inspect_m
 log = logging.getLogger(__name__)
 
 _ATTEMPT_SECONDS = 5.0
+_PATIENCE_SECONDS = 60.0
+"""For which a request is repeated."""
 _JOINED_SECONDS = 1.0
 _LAST_AT_SITE = (Channel.VERSIONS, Channel.WORK)
 """Streams that a site gets once the hub is ready for it; the others exist before."""
 
 
-async def join_site(hub_url: str, site_url: str, streams: SiteStreams, *, patience: float = 60.0) -> None:
+async def join_site(hub_url: str, site_url: str, streams: SiteStreams) -> None:
     """Let a site have the streams of a job, and the hub read from them; what exists stays as it is.
 
     The hub's streams exist. Everything that the site has stored before reaches the hub. Two sites may not be joined to
@@ -38,12 +40,11 @@ async def join_site(hub_url: str, site_url: str, streams: SiteStreams, *, patien
         hub_url: of the hub's server.
         site_url: of the site's server. The link between the servers may be cut meanwhile.
         streams: which streams.
-        patience: seconds for which a request is repeated.
 
     Raises:
         StoreUnavailable: one of the servers does not answer, or refuses.
     """
-    async with _connected(hub_url, patience) as hub, _connected(site_url, patience) as site:
+    async with _connected(hub_url) as hub, _connected(site_url) as site:
         wanted = streams.at_site()
         new = [definition["name"] for definition in wanted if await is_absent(site, definition["name"])]
         first = await first_weights(streams.names, hub) if streams.weights else 1
@@ -64,8 +65,8 @@ async def join_site(hub_url: str, site_url: str, streams: SiteStreams, *, patien
 
 
 @asynccontextmanager
-async def _connected(url: str, patience: float) -> AsyncIterator[Connection]:
-    connection = Connection(url, patience=patience, attempt=_ATTEMPT_SECONDS)
+async def _connected(url: str) -> AsyncIterator[Connection]:
+    connection = Connection(url, patience=_PATIENCE_SECONDS, attempt=_ATTEMPT_SECONDS)
     await connection.open()
     try:
         yield connection

@@ -20,7 +20,7 @@ from rljob_runtime.messaging.nats.answers import NO_CONSUMER
 from rljob_runtime.messaging.nats.client import Received
 from rljob_runtime.messaging.nats.connection import Connection
 from rljob_runtime.messaging.nats.own_queue import OwnQueue
-from rljob_runtime.messaging.nats.publisher import Publisher
+from rljob_runtime.messaging.nats.publisher import IN_FLIGHT, Publisher
 from rljob_runtime.messaging.nats.pull import count_messages, get_from_leader, message_of, stream_info
 from rljob_runtime.messaging.nats.queue import NatsQueue
 from rljob_runtime.messaging.nats.reader import read_in_order
@@ -48,7 +48,6 @@ class NatsStore:
         patience: seconds for which a call is repeated before it raises `StoreUnavailable`.
         attempt: seconds after which an unanswered request is sent again. A publish is sent again under the same
             message id, so that it is stored once.
-        window: messages in flight at once, per kind of request.
         credentials: the role's credentials or their file's path, where the server asks for any.
         inbox: first tokens of the subjects on which answers come; the credentials allow no other.
         connect: seconds that `open` tries to reach the server; as long as `patience` if not given.
@@ -67,7 +66,6 @@ class NatsStore:
         duplicate_window: float = DUPLICATE_WINDOW,
         patience: float = 60.0,
         attempt: float = 5.0,
-        window: int = 256,
         credentials: str | None = None,
         token_path: str | None = None,
         inbox: str = "_INBOX",
@@ -91,9 +89,9 @@ class NatsStore:
             connect=connect,
         )
         self._create = create
-        self._publisher = Publisher(self._connection, self._streams, window)
+        self._publisher = Publisher(self._connection, self._streams)
         self._signals = SignalBucket(self._connection, self._streams)
-        self._changes = asyncio.Semaphore(window)
+        self._changes = asyncio.Semaphore(IN_FLIGHT)
         self._gets = asyncio.Semaphore(GETS)
 
     async def open(self) -> None:
