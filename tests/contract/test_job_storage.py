@@ -303,6 +303,23 @@ async def test_the_jobs_of_a_namespace_leave_room_to_those_of_others(
     assert most_of_namespace(1) == 4_000_000_000
 
 
+async def test_a_suspended_job_whose_namespace_has_no_room_is_refused_whole(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    first, second = (job_of(uuid4().hex, None) for _ in range(2))
+    async with operator(server.url, tmp_path, most_of_namespace=AT_FIRST + 20 * MB) as streams:
+        await prepare(streams, first, TRAJECTORIES)
+        await until_async(lambda: _refused(streams, second))
+        trouble = streams.trouble(second)
+        assert trouble is not None
+        assert "the jobs of this namespace have all that they may" in trouble.message
+
+
+async def _refused(streams: JobStreams, job: RLJob) -> bool:
+    assert not await streams.prepare(job, TRAJECTORIES, resting=True)
+    return streams.trouble(job) is not None
+
+
 async def test_a_suspended_job_keeps_what_it_holds_and_gives_the_rest_to_others(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:

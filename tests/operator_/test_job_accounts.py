@@ -102,7 +102,7 @@ async def _restore(watched: Namespace, url: str, uid: str, credentials: str, tok
 async def test_a_job_that_stops_gives_back_the_room_of_its_streams(
     crds: Any, watched: Namespace, server: EmbeddedServer, secured: dict[str, str], tmp_path: Path
 ) -> None:
-    """It is suspended, resumed, and then fails."""
+    """It is suspended, cannot be followed, is resumed, and then fails."""
 
     async def read(uid: str) -> int:
         keys = JobKeys(ISSUER, watched.name, "sums", uid, 0)
@@ -121,6 +121,12 @@ async def test_a_job_that_stops_gives_back_the_room_of_its_streams(
         whole = room()
         watched.patch("rljob", "sums", {"spec": {"suspend": True}})
         until(lambda: 0 < room() < whole // 4)
+        wrong = {"template": {"spec": {"containers": [{"image": "x"}]}}}
+        watched.patch("rljob", "sums", {"spec": {"trainer": wrong}})
+        until(lambda: watched.is_true("sums", "Stalled"))
+        watched.patch("rljob", "sums", {"spec": {"trainer": {"template": None}}})
+        until(lambda: watched.is_true("sums", "Suspended"))
+        assert room() < whole // 4
         watched.patch("rljob", "sums", {"spec": {"suspend": False}})
         watched.existing("job", "sums-trainer-2")
         assert room() == whole

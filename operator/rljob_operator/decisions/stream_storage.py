@@ -157,7 +157,7 @@ def job_storage(
     """
     if resting:
         room, held = _given_back(room, held, replicas)
-        first = dict.fromkeys(names.all_streams, RESTING)
+        first = first_limits(names, trajectory_bytes, resting=True)
         return storage(room, held, first=first, growing=names.all_streams, replicas=replicas, most=most)
 
     def given(size: int) -> Storage:
@@ -178,16 +178,26 @@ def job_storage(
     return found
 
 
+def first_limits(names: StreamNames, trajectory_bytes: int, *, resting: bool) -> Mapping[str, int]:
+    """Bytes with which each stream of a job begins."""
+    return dict.fromkeys(names.all_streams, RESTING) if resting else stream_limits(names, trajectory_bytes)
+
+
 def may_begin(
-    names: StreamNames, held: Mapping[str, StreamUse], given: Storage, *, trajectory_bytes: int
+    names: StreamNames,
+    held: Mapping[str, StreamUse],
+    given: Storage,
+    *,
+    trajectory_bytes: int,
+    resting: bool = False,
 ) -> bool:
-    """Whether the streams of a job that is to run have what it needs: to begin, or to go on after it rested.
+    """Whether a job's streams have what they need: to be created, or for the job to go on after it rested.
 
     A job that runs goes on with what it has, whatever it asks for meanwhile.
     """
-    first = stream_limits(names, trajectory_bytes)
+    first = first_limits(names, trajectory_bytes, resting=resting)
     least = stream_limits(names, 0)
-    rested = any(0 < use.limit < least[name] for name, use in held.items())
+    rested = not resting and any(0 < use.limit < least[name] for name, use in held.items())
     if rested:
         return all(given.limits.get(name, 0) >= size for name, size in first.items())
     return all(name in held or name in given.limits for name in first)
@@ -200,7 +210,9 @@ def _given_back(
     kept = {name: replace(use, limit=min(use.limit, RESTING + 2 * use.bytes)) for name, use in held.items()}
     if room.allowed is None:
         return room, kept
-    allowed = min(room.allowed, _rounded_up(replicas * sum(use.limit for use in kept.values())))
+    # While it rests, it may be given fewer replicas than its streams still have.
+    needed = max(room.used, replicas * sum(use.limit for use in kept.values()))
+    allowed = min(room.allowed, _rounded_up(needed))
     back = room.allowed - allowed
     free, of_namespace = (None if one is None else one + back for one in (room.free, room.namespace_free))
     return replace(room, allowed=allowed, free=free, namespace_free=of_namespace), kept

@@ -21,6 +21,7 @@ from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.port import Event, Manifest, Ref, Refused
 from rljob_operator.decisions.job_sites import pools_at_sites
 from rljob_operator.decisions.leadership import LeadershipLost
+from rljob_operator.decisions.stream_storage import is_at_rest
 from rljob_operator.names import MANAGED_BY
 from rljob_operator.reconcile.hub_end import HubEnd
 from rljob_operator.reconcile.hub_streams import HubStreams
@@ -171,7 +172,7 @@ class Controller(ReconcileLoop):
         while True:
             await asyncio.sleep(_STORAGE_SECONDS)
             for key in await self._streams.outgrown():
-                self._prepared.forget(key)
+                self._prepared.again(key)
                 self._queue.mark(key)
 
     def _on_metrics(self, key: JobKey) -> None:
@@ -240,7 +241,7 @@ class Controller(ReconcileLoop):
             await self._prepared.prepare(key, job, status)
         await self._queues.look(key, job, manifest)
         done = await self._reconciler(key).reconcile(job)
-        if has_streams and done.settled:  # they may give back room
+        if has_streams and is_at_rest(job.spec, done.status) and not is_at_rest(job.spec, status):
             await self._prepared.prepare(key, job, done.status)
         queued = await self._queues.keep(key, job, manifest, done)
         if done.expire_at is not None and done.settled and datetime.now(UTC) >= done.expire_at:

@@ -95,7 +95,7 @@ class HubBorders:
         if held is None or held[0] != said:
             held = self._revisions[uid] = (
                 said,
-                max(revision_by_time(), before, 0 if held is None else held[1] + 1),
+                max(before + revision_by_time(), 0 if held is None else held[1] + 1),
             )
         return held[1]
 

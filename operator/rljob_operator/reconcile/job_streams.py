@@ -20,13 +20,14 @@ from nats.aio.client import Client, RawCredentials
 from rljob_core.ports import Channel
 from rljob_core.queue_definitions import shared_queues
 from rljob_core.spec import RLJob
-from rljob_core.stream_definitions import GROWING, stream_definitions, stream_limits
+from rljob_core.stream_definitions import GROWING, stream_definitions
 from rljob_core.stream_names import StreamNames
 from rljob_operator.decisions.pods import Trouble
 from rljob_operator.decisions.stream_storage import (
     Room,
     Storage,
     StreamUse,
+    first_limits,
     in_gb,
     in_words,
     job_storage,
@@ -159,8 +160,8 @@ class JobStreams:
                     [await limit(client, name, most, at_least=False) for name, most in shrunk.items()]
                 ):
                     return False
-        # An account has less than before only once its job rests, and more again only in a later generation, which
-        # resumes it. The token by which a job that is restorable ceases to be is a later one.
+        # Servers that were apart take the token with the greatest revision. An account has less than before only once
+        # its job rests, and more again in a later generation, which resumes it; that the job was restorable ends later.
         state = 2 * (job.metadata.generation or 0) + resting
         revision = (state << _LARGEST_ACCOUNT) + (given.allowed >> 20) + (not restorable)
         keys = JobKeys.of(job, self._issuer)
@@ -217,9 +218,9 @@ class JobStreams:
         )
         if given.allowed < room.used:
             raise StreamRefused(f"the job's streams take {in_gb(room.used)}: {given.short}")
-        if not resting and not may_begin(names, held, given, trajectory_bytes=size):
+        if not may_begin(names, held, given, trajectory_bytes=size, resting=resting):
             # A server that starts with an account that it has no room for serves none of that account's streams.
-            needed = sum(stream_limits(names, size).values())
+            needed = sum(first_limits(names, size, resting=resting).values())
             raise StreamRefused(f"the job needs {in_gb(needed)} to begin: {given.short}")
         before = self._short.pop(uid, None)
         if given.short:

@@ -1,4 +1,4 @@
-"""What the operators of hub and site share: watch events mark jobs, and marked jobs are reconciled one by one."""
+"""What the operators of hub and site share: watch events mark jobs, which workers reconcile, each job one at a time."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rljob_core.spec import RLJob, RLJobStatus
 from rljob_operator.cluster.kube.cache import JobKey
+from rljob_operator.decisions.conditions import condition
 from rljob_operator.decisions.observe import may_be_restored
 from rljob_operator.decisions.stream_storage import is_at_rest, trajectory_room
 from rljob_operator.reconcile.job_streams import JobStreams
@@ -26,6 +27,8 @@ class StreamPreparation:
         self._streams = streams
         self._prepared: dict[JobKey, tuple[object, int]] = {}
         """For which UID each job's streams are as they should be, over which connection, and for how many bytes."""
+        self._at_rest: dict[JobKey, bool] = {}
+        """Whether each job is at rest; while the spec of a suspended one cannot be followed, it stays as it was."""
 
     async def prepare(self, key: JobKey, job: RLJob, status: RLJobStatus) -> None:
         """Let the job have accounts and streams before its pods, and room before its coordinator reads a wider bound.
@@ -36,8 +39,11 @@ class StreamPreparation:
         size = trajectory_room(job.spec, 0 if metrics is None else metrics.stream_bytes)
         borders = self._streams.borders
         sites = () if borders is None else borders.sites_of(job)
+        stalled = condition(status, "Stalled")
+        if not (job.spec.suspend and stalled is not None and stalled.status == "True"):
+            self._at_rest[key] = is_at_rest(job.spec, status)
         # What sites have stored still comes to the streams of a job that is at rest.
-        resting = not job.spec.rollout.sites and is_at_rest(job.spec, status)
+        resting = self._at_rest.get(key, False) and not sites and not job.spec.rollout.sites
         restorable = may_be_restored(job, status.trainer_attempt)
         settings = job.spec.nats.replicas, job.spec.nats.credentials_generation, restorable, resting
         wanted = job.metadata.uid, self._connection.connections, sites, *settings
@@ -48,5 +54,10 @@ class StreamPreparation:
                 self._prepared[key] = wanted, size
 
     def forget(self, key: JobKey) -> None:
-        """Prepare a job's streams again, or forget the job."""
+        """Forget a job."""
+        self.again(key)
+        self._at_rest.pop(key, None)
+
+    def again(self, key: JobKey) -> None:
+        """Prepare a job's streams again, as they may be given more."""
         self._prepared.pop(key, None)

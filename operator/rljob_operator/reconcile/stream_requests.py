@@ -87,7 +87,7 @@ async def give_account(system: Client, token: str) -> None:
 
     Args:
         system: a user of the system account.
-        token: the account's; one with a lower revision than the one that the server has changes nothing.
+        token: the account's. Of two servers that were apart, both have the one with the greater revision afterwards.
     """
     await ask(system, "$SYS.REQ.CLAIMS.UPDATE", token.encode())
 

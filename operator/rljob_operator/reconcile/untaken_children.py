@@ -28,12 +28,10 @@ class PolicyRefusals:
 
     Args:
         cluster: is asked again.
-        backoff: delays between two tries.
     """
 
-    def __init__(self, cluster: Cluster, backoff: Backoff = _BACKOFF) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._backoff = backoff
         self._refused: Refused | None = None
         self._generation: int | None = None
         self._failures = 0
@@ -46,7 +44,7 @@ class PolicyRefusals:
             return
         self._failures = self._failures + 1 if generation == self._generation else 1
         self._refused, self._generation = refused, generation
-        self.retry_at = now + timedelta(seconds=self._backoff.delay(self._failures))
+        self.retry_at = now + timedelta(seconds=_BACKOFF.delay(self._failures))
 
     async def check(self, wanted: Sequence[Manifest], generation: int | None, now: datetime) -> None:
         """Return if no child is refused, as far as that is known.
