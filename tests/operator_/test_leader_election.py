@@ -104,6 +104,7 @@ def test_one_works_at_a_time_whatever_happens_to_it(
                 until(lambda: "stands by: first" in second.log.read_text())
                 assert "rljob_operator_leader 0.0" in second.metrics()
                 assert second.status("healthz") == second.status("readyz") == 200
+                until(lambda: first.status("readyz") == 200)  # it listens again once it leads
                 assert "rljob_operator_leader 1.0" in first.metrics()
 
                 first.kill()
