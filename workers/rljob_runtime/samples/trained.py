@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedReader
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Self
@@ -153,16 +154,18 @@ class TrainedLog:
         """What was done with the answers to these prompts; the newest time counts."""
         asked = set(prompts)
         numbers = sorted({number for prompt in asked for number in self._of_prompt.get(prompt, ())})
+        lines = filter(self._counts, (self._lines[number] for number in numbers))
         found = dict[AnswerKey, TrainedAnswer]()
-        for line in filter(self._counts, (self._lines[number] for number in numbers)):
-            try:
-                with BufferedReader(open_plain(line.file)) as file:
+        for path, of_file in groupby(lines, key=lambda line: line.file):
+            with suppress(OSError, NotPlain), BufferedReader(open_plain(path)) as file:
+                for line in of_file:
                     file.seek(line.start)
-                    items = FED.validate_json(file.read(line.length)).items
-            except (OSError, NotPlain, ValidationError):  # damaged, or gone
-                continue
-            for item in items:
-                if prompt_of_group(item.trajectory.rpartition(".")[0]) in asked:
-                    trained = TrainedAnswer(line.step, line.step - 1 - item.span.min, item.advantage)
-                    found[item.trajectory, item.attempt, item.digest] = trained
+                    try:
+                        items = FED.validate_json(file.read(line.length)).items
+                    except ValidationError:  # damaged
+                        continue
+                    for item in items:
+                        if prompt_of_group(item.trajectory.rpartition(".")[0]) in asked:
+                            trained = TrainedAnswer(line.step, line.step - 1 - item.span.min, item.advantage)
+                            found[item.trajectory, item.attempt, item.digest] = trained
         return found
