@@ -104,13 +104,19 @@ class ControlPlane(Started):
         return {daemon.name: daemon for daemon in running if daemon is not None}
 
     def restart_api_server(self, *, kill: bool = False, down_seconds: float = 0.0) -> None:
-        """Restart it on the same port; its clients see refused connections for `down_seconds` and the start."""
+        """Restart it on the same port; its clients see refused connections for `down_seconds` and the start.
+
+        The controllers begin anew: a scheduler whose cache differs from what it reads again ends itself.
+        """
         if self._api_server is None:
             raise ClusterError("the API server is not running")
         self._api_server.stop(kill=kill)
         time.sleep(down_seconds)
         self._api_server.start()
         self._await_api_server(self._api_server)
+        for controller in self._controllers:
+            controller.stop(kill=True)
+            controller.start()
 
     def user_kubeconfig(self, user: str, groups: Sequence[str] = ()) -> Path:
         """Credentials of a user who may do only what RBAC grants to that name or those groups."""

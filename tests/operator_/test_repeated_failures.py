@@ -74,6 +74,12 @@ def test_it_ends_after_so_many_failures_in_so_much_time(
         assert said[looks - 1] == f"{words}; it has failed {looks} times in a row, and the job got no further"
 
 
+def test_nothing_counts_of_pods_that_go(watched: Watched) -> None:
+    """All that a suspended job, or a pool of no engines, still has are pods that have ended and are being deleted."""
+    going = replace(pod(Role.COORDINATOR, KILLED, 1), terminating=True)
+    assert watched.look(going, deployed=()) == ""
+
+
 def test_attempts_of_the_trainer_count_for_which_something_was_missing(watched: Watched) -> None:
     def attempt(number: int, end: PodExit) -> str:
         gang = Gang(number, GangState.FAILED, 1, 0, 0, "", False, None, BEGIN, "")

@@ -100,7 +100,7 @@ def stuck(failures: FailuresInARow, observed: Observed, patience: Patience) -> F
         wanted = sum(deployed.replicas for deployed in observed.deployed if deployed.role is role)
         ends = [pod.exit for pod in observed.pods if pod.role is role and pod.exit is not None]
         # Of engines at other sites, and of pods that have not begun, nothing is known.
-        if ends and len(rows) >= wanted and _is_over(rows, ends[0], observed.now, patience):
+        if rows and ends and len(rows) >= wanted and _is_over(rows, ends[0], observed.now, patience):
             return _failure(role, ends[0], rows)
     row, attempt = failures.rows.get(_ATTEMPTS), _missing(observed)
     if row is not None and attempt is not None and _is_over([row], attempt, observed.now, patience):

@@ -16,13 +16,20 @@ class WatchLiveness:
 
     def __init__(self) -> None:
         self._unreported: dict[str, float] = {}
+        self._seen: dict[str, int] = {}
+        """By kind, the newest resource version that an event had."""
 
-    def wrote(self, kind: str, now: float) -> None:
-        """Record that the operator changed an object of this kind, so that an event must come."""
-        self._unreported.setdefault(kind, now)
+    def wrote(self, kind: str, version: int, now: float) -> None:
+        """Record that the operator changed an object of this kind, so that an event must come.
 
-    def saw(self, kind: str) -> None:
-        """Record an event of this kind."""
+        It may have come before the answer to the request.
+        """
+        if not version or version > self._seen.get(kind, 0):
+            self._unreported.setdefault(kind, now)
+
+    def saw(self, kind: str, version: int) -> None:
+        """Record an event of this kind, of an object of that resource version."""
+        self._seen[kind] = max(version, self._seen.get(kind, 0))
         self._unreported.pop(kind, None)
 
     def excuse(self, now: float) -> None:

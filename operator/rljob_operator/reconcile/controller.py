@@ -15,7 +15,7 @@ from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob
 from rljob_operator.children.cluster_defaults import ClusterDefaults
 from rljob_operator.cluster.kube.api import KubeApi
-from rljob_operator.cluster.kube.cache import JobKey, user_part
+from rljob_operator.cluster.kube.cache import JobKey, user_part, version_of
 from rljob_operator.cluster.kube.cluster import CHILD_KINDS, job_of, stand_in
 from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.port import Event, Manifest, Ref, Refused
@@ -117,7 +117,7 @@ class Controller(ReconcileLoop):
     def seen_job(self, kind: str | None, known: Manifest) -> None:
         """Handle a watch event of an RLJob, of which `known` is the identity: what it says is read in its reconcile."""
         key = known["metadata"]["namespace"], known["metadata"]["name"]
-        self._liveness.saw("RLJob")
+        self._liveness.saw("RLJob", version_of(known))
         if kind == "DELETED":
             self.cache.remove(known)
             self._queue.mark(key)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from tenacity import before_sleep_log, retry, retry_if_exception_type, wait_exponential
 
 from rljob_operator.cluster.kube.api import KubeApi
-from rljob_operator.cluster.kube.cache import JobKey, KubeCache, job_key
+from rljob_operator.cluster.kube.cache import JobKey, KubeCache, job_key, version_of
 from rljob_operator.cluster.kube.cluster import KubeCluster
 from rljob_operator.cluster.kube.errors import ApiError
 from rljob_operator.cluster.kube.node_watch import NodeWatch
@@ -65,7 +65,9 @@ class ReconcileLoop(ABC):
         self.cache = KubeCache()
         self._liveness = WatchLiveness()
         self._cluster = KubeCluster(
-            api, self.cache, wrote=lambda kind: self._liveness.wrote(kind, time.monotonic())
+            api,
+            self.cache,
+            wrote=lambda made: self._liveness.wrote(made["kind"], version_of(made), time.monotonic()),
         )
         self._watches = ChildWatches(
             api,
@@ -90,7 +92,7 @@ class ReconcileLoop(ABC):
         """Handle a watch event of a child: ADDED, MODIFIED or DELETED."""
         if (key := job_key(manifest)) is None:
             return
-        self._liveness.saw(manifest["kind"])
+        self._liveness.saw(manifest["kind"], version_of(manifest))
         if kind == "DELETED":
             self.cache.remove(manifest)
         elif not self.cache.put(manifest):

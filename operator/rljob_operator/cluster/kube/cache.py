@@ -89,7 +89,7 @@ class KubeCache:
         key = job_key(manifest)
         if key is None:
             return False
-        ref, uid, version = Ref.of(manifest), manifest["metadata"].get("uid"), _version(manifest)
+        ref, uid, version = Ref.of(manifest), manifest["metadata"].get("uid"), version_of(manifest)
         before = self._jobs.get(ref)
         if before is not None:
             if self.is_known(manifest):
@@ -130,7 +130,7 @@ class KubeCache:
         if key is None:
             return False
         known = self._objects[key][ref]
-        return known.uid == metadata.get("uid") and _version(manifest) <= known.version
+        return known.uid == metadata.get("uid") and version_of(manifest) <= known.version
 
     def key_of(self, ref: Ref) -> JobKey | None:
         """The job that the object at an address belongs to; None if no such object is known."""
@@ -234,7 +234,7 @@ def _short_fields(spec: Any) -> Manifest:
     return {k: v for k, v in fields if isinstance(v, int) or (isinstance(v, str) and len(v) < _SHORT)}
 
 
-def _version(manifest: Manifest) -> int:
+def version_of(manifest: Manifest) -> int:
     """The resource version, which grows with each change, as a number; 0, which counts as new, if it is none."""
     version = str(manifest["metadata"].get("resourceVersion", ""))
     return int(version) if version.isdecimal() else 0

@@ -56,11 +56,11 @@ class KubeCluster:
     Args:
         api: writes, and lists trainers before a new one is made.
         cache: read from; each write puts the API server's answer there at once.
-        wrote: called with the kind of each object that a write changed.
+        wrote: called with each object that a write changed.
     """
 
     def __init__(
-        self, api: KubeApi, cache: KubeCache, *, wrote: Callable[[str], None] = lambda _: None
+        self, api: KubeApi, cache: KubeCache, *, wrote: Callable[[Manifest], None] = lambda _: None
     ) -> None:
         self._api = api
         self._cache = cache
@@ -211,7 +211,7 @@ class KubeCluster:
     def _take(self, manifest: Manifest) -> None:
         """Cache what a write returned. If that was new, the watch has to report it as well, and `wrote` is called."""
         if self._cache.put(manifest):
-            self._wrote(manifest["kind"])
+            self._wrote(manifest)
 
     async def force_delete(self, ref: Ref, uid: str | None = None) -> None:
         """Remove a pod without waiting for its node."""
