@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -38,6 +39,11 @@ FLAGS = {
     ]
 }
 _SHARED = Path("/var/tmp")
+
+
+def pytest_configure() -> None:
+    """Let commands be interrupted, also where a shell that has put the tests into the background ignores Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
