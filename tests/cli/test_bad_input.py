@@ -167,6 +167,10 @@ def test_a_file_that_is_missing_or_no_text(tmp_path: Path) -> None:
             "sampling.maxTokens=1",
             "--set: 'sampling.maxTokens=1': did you mean spec.rollout.sampling.maxTokens?",
         ),
+        (
+            "slots=3",
+            "--set: 'slots=3': did you mean spec.rollout.engine.options.slots or spec.rollout.pools.NAME.engine",
+        ),
         ("spec.steps=zero", 'spec.steps: a whole number is needed, not "zero"'),
         (
             "spec.pipelin.mode=Streaming",

@@ -216,7 +216,7 @@ def _meant(path: str, first: str) -> list[str]:
         return [f"{root[0]}{path.removeprefix(first)}"]
     from rljob_cli.manifest.fields import tree  # which imports all engines' options
 
-    found: list[str] = []
+    found: dict[str, None] = {}  # engines have options of the same name
     lists: list[str] = []
     for field in tree().walk():
         if field.type == "[]Object":
@@ -225,8 +225,8 @@ def _meant(path: str, first: str) -> list[str]:
             place = field.path
             for parent in lists:  # whose items `--set` finds by their names
                 place = place.replace(parent, f"{parent}NAME.", 1) if place.startswith(parent) else place
-            found.append(place)
-    return found[:_MOST_MEANT] + ["another field of this name"] * (len(found) > _MOST_MEANT)
+            found[place] = None
+    return [*found][:_MOST_MEANT] + ["another field of this name"] * (len(found) > _MOST_MEANT)
 
 
 def override(content: dict[str, Any], text: str) -> FieldPath:

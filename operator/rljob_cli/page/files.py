@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rljob_cli.compare.curve import pools_of, prices_of
+from rljob_cli.compare.curve import pools_of
 from rljob_cli.page.documents.curves import MetricsColumns
 from rljob_cli.page.documents.engines import SeenEngines, engines_of_file
 from rljob_cli.page.documents.swaps import SeenSwaps
@@ -222,11 +222,11 @@ def _check_plain(found: os.stat_result, *, most: int | None = _LARGEST_JSON) -> 
 def _prices(manifest: dict[str, Any]) -> tuple[dict[str, float], float | None]:
     """`costPerHour` by pool, and its mean over the engines that the pools start with; None if no pool has one."""
     with suppress(TypeError, ValueError, AttributeError):
-        pools, prices = pools_of(manifest), prices_of(manifest)
+        pools = pools_of(manifest)
+        prices = {pool.name: float(pool.cost_per_hour) for pool in pools if pool.cost_per_hour is not None}
         engines = sum(pool.initial_replicas for pool in pools)
-        total = sum(price * count for price, count in prices.values())
-        mean = total / engines if prices and engines else None
-        return {name: price for name, (price, _) in prices.items()}, mean
+        total = sum(prices.get(pool.name, 0.0) * pool.initial_replicas for pool in pools)
+        return prices, total / engines if prices and engines else None
     return {}, None
 
 

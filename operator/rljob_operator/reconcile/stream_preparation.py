@@ -27,8 +27,8 @@ class StreamPreparation:
         self._streams = streams
         self._prepared: dict[JobKey, tuple[object, int]] = {}
         """For which UID each job's streams are as they should be, over which connection, and for how many bytes."""
-        self._at_rest: dict[JobKey, bool] = {}
-        """Whether each job is at rest; while the spec of a suspended one cannot be followed, it stays as it was."""
+        self._at_rest = set[JobKey]()
+        """Jobs at rest; a suspended one stays among them while its spec cannot be followed."""
 
     async def prepare(self, key: JobKey, job: RLJob, status: RLJobStatus) -> None:
         """Let the job have accounts and streams before its pods, and room before its coordinator reads a wider bound.
@@ -40,10 +40,11 @@ class StreamPreparation:
         borders = self._streams.borders
         sites = () if borders is None else borders.sites_of(job)
         stalled = condition(status, "Stalled")
-        if not (job.spec.suspend and stalled is not None and stalled.status == "True"):
-            self._at_rest[key] = is_at_rest(job.spec, status)
+        stays = job.spec.suspend and stalled is not None and stalled.status == "True"
+        at_rest = is_at_rest(job.spec, status) or (stays and key in self._at_rest)
+        (self._at_rest.add if at_rest else self._at_rest.discard)(key)
         # What sites have stored still comes to the streams of a job that is at rest.
-        resting = self._at_rest.get(key, False) and not sites and not job.spec.rollout.sites
+        resting = at_rest and not sites and not job.spec.rollout.sites
         restorable = may_be_restored(job, status.trainer_attempt)
         settings = job.spec.nats.replicas, job.spec.nats.credentials_generation, restorable, resting
         wanted = job.metadata.uid, self._connection.connections, sites, *settings
@@ -56,7 +57,7 @@ class StreamPreparation:
     def forget(self, key: JobKey) -> None:
         """Forget a job."""
         self.again(key)
-        self._at_rest.pop(key, None)
+        self._at_rest.discard(key)
 
     def again(self, key: JobKey) -> None:
         """Prepare a job's streams again, as they may be given more."""
