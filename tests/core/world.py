@@ -61,6 +61,7 @@ from rljob_core.messages import (
 from rljob_core.planner import Planner
 from rljob_core.records import RecordBatch, StepCommitted, Writer
 from rljob_core.spec import RLJobSpec
+from rljob_core.stable_hash import stable_hash
 from rljob_core.trajectory import VersionSpan, group_of
 
 
@@ -149,7 +150,7 @@ class World:
         engines: int = 2,
         slots: int = 4,
         length: Callable[[Generate], int] = lambda work: 1 + work.seed % 7,
-        reward: Callable[[str], float] = lambda trajectory: float(hash(trajectory) % 2),
+        reward: Callable[[str], float] = lambda trajectory: float(stable_hash(trajectory) % 2),
         step_seconds: float = 0.01,
         train_seconds: Callable[[int], float] = lambda tokens: 0.001 * tokens,
         prefetch: float = 0.25,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -458,15 +457,15 @@ def test_nats_site_prints_what_connects_both_servers(tmp_path: Path) -> None:
         assert result.exit_code == 0, result.output
         return result.output
 
-    hub, site = (nats_accounts.issuer(Seeds.complete({}, os.urandom)) for _ in range(2))
+    hub, site = (nats_accounts.issuer(seeds(first)) for first in (1, 100))
     (tmp_path / "hub.json").write_text(hub.text())
     (tmp_path / "site.json").write_text(site.text())
     credentials = run("east", str(tmp_path / "hub.json"))
     assert credentials == SiteAccounts(hub, "east").leaf_credentials()
-    assert "SAA" not in credentials
+    assert hub.signing_seed not in credentials
+    assert hub.accounts_seed not in credentials
     lines = run("east", str(tmp_path / "site.json"), "--hub", "nats-leaf://hub.example:7422")
     assert SiteAccounts(site, "east", at_site=True).border in lines
-    assert hub.signing_seed not in credentials
     wrong = CliRunner().invoke(app, ["nats-site", "east", str(tmp_path / "gone.json")])
     assert wrong.exit_code == 2
     (tmp_path / "no.json").write_text("{}")
