@@ -60,7 +60,7 @@ def test_a_pool_is_scaled_and_the_idlest_engine_goes(job: Job) -> None:
 
     job.until(shrunk, seconds=400)
     (left,) = engines(job)
-    assert costs.keys() == known
+    assert costs.keys() <= known  # an engine may go within a second of its annotation
     assert costs[left["metadata"]["name"]] == max(costs.values())
     job.advances()
     job.until(lambda: {"PoolScaled"} <= job.event_reasons(), seconds=240)
@@ -207,7 +207,7 @@ def test_a_trainer_on_a_lost_node_is_replaced(own_cluster: Cluster, job: Job) ->
 @pytest.mark.smoke
 def test_at_the_end_nothing_is_lost_or_trained_twice(job: Job) -> None:
     job.advances()  # after an outage the status may be far behind; now it is by seconds, in which the job goes on
-    steps = job.status()["step"] + (600 if NIGHT else 30)  # ten seconds' worth, or more
+    steps = job.status()["step"] + (600 if NIGHT else 60)  # twenty seconds' worth, or more
     job.kubectl("patch", "rljob", "long", "--type=merge", f'--patch={{"spec": {{"steps": {steps}}}}}')
     job.until(lambda: job.condition("Succeeded").get("status") == "True", seconds=1200)
     assert job.status()["step"] == steps

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 from e2e.harness.nats_server import EmbeddedServer
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 from tests import night
 from tests.second_try import pytest_runtest_logreport, pytest_runtest_makereport
 
@@ -30,6 +31,9 @@ settings.register_profile(
 )
 settings.register_profile("night", settings.get_profile("every commit"), max_examples=2000, derandomize=False)
 settings.load_profile("night" if night.NIGHT else "every commit")
+if not night.NIGHT:
+    # Examples also hold constants of the modules that are loaded, which depend on the tests that ran before.
+    providers._get_local_constants = providers.Constants
 
 
 def pytest_report_header() -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import urllib.parse
 import urllib.request
@@ -14,6 +13,7 @@ from typing import Any, NoReturn
 
 from e2e.harness.availability import available
 from e2e.harness.errors import NotAvailableError
+from e2e.harness.ports import hold_port
 from ruamel.yaml import YAML
 from tests.waiting import patience, until
 
@@ -55,8 +55,8 @@ class PrometheusServer:
         }
         with (folder / "prometheus.yml").open("w") as file:
             YAML(typ="safe").dump(configuration, file)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._address = f"127.0.0.1:{free.getsockname()[1]}"
+        self._held = hold_port()
+        self._address = f"127.0.0.1:{self._held.getsockname()[1]}"
         self._log = folder / "prometheus.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -100,3 +100,4 @@ class PrometheusServer:
             self._process.wait(30)
         self._process.kill()
         self._process.wait()
+        self._held.close()

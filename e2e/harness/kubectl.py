@@ -34,7 +34,7 @@ class Kubectl:
             raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
 
-    def succeeds(self, *arguments: str, timeout: float = 10.0) -> bool:
+    def succeeds(self, *arguments: str, timeout: float = 60.0) -> bool:
         """Whether the call exits with 0; a question, such as `auth can-i`."""
         try:
             return self._run(arguments, None, timeout).returncode == 0

@@ -68,7 +68,7 @@ async def test_a_cut_is_noticed_by_neither_end(echo: str, direction: str) -> Non
         answer = asyncio.create_task(reader.readexactly(6))
         await asyncio.sleep(0.3)
         assert not answer.done()
-        assert link.carried_up == (6 if direction == "up" else 12)
+        await until_async(lambda: link.carried_up == (6 if direction == "up" else 12))
         link.mend()
         assert await answer == b"during"
         for end in (writer, other):

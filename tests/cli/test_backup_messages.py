@@ -97,7 +97,7 @@ async def test_only_messages_up_to_the_newest_at_the_start_are_read(server: str)
 async def test_a_newest_message_that_is_deleted_while_it_is_awaited_is_passed_over(
     server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rljob_cli.backup.messages._SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr("rljob_cli.backup.messages._SILENCE_SECONDS", 1.0)
     async with streams(server, "one") as store:
         for number in range(3):
             await store.publish(Channel.REWARDS, "results", b"", message_id=f"m{number}")

@@ -6,13 +6,14 @@ import json
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from e2e.harness.ports import hold_port
 from evidence_builder import job as trained
 from typer.testing import CliRunner
 
@@ -186,10 +187,10 @@ def test_services_are_told_from_servers_elsewhere(url: str, service: ServicePort
 
 
 @pytest.fixture
-def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Of an API server that does not answer."""
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
+    held = hold_port()
+    port = held.getsockname()[1]
     document = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -201,7 +202,8 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "kubeconfig"
     file.write_text(json.dumps(document))
     monkeypatch.setenv("KUBECONFIG", f"/does/not/exist:{file}")
-    return file
+    yield file
+    held.close()
 
 
 @pytest.mark.parametrize(

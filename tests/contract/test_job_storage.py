@@ -107,7 +107,8 @@ async def outgrown(streams: JobStreams) -> bool:
 async def grown(streams: JobStreams, job: RLJob, trainer: NatsStore) -> int:
     """Fill the stream of weights until it grows no more; bytes that it then holds."""
     stored = await flood(trainer, AT_FIRST * 2)
-    while await outgrown(streams) and await streams.prepare(job, TRAJECTORIES):
+    while await outgrown(streams):
+        await prepare(streams, job, TRAJECTORIES)
         if not (more := await flood(trainer, AT_FIRST * 2)):
             break
         stored += more
@@ -140,7 +141,7 @@ async def test_a_job_that_is_full_takes_nothing_of_another_and_gets_more_room(
                     > ledger * 0.95
                 )
                 assert await outgrown(streams)
-                await streams.prepare(thief, TRAJECTORIES)
+                await prepare(streams, thief, TRAJECTORIES)
                 assert (
                     await flood(coordinator, ledger, channel=Channel.LEDGER, suffix="records") > ledger * 0.9
                 )

@@ -395,7 +395,7 @@ async def test_a_fetch_is_bounded_in_bytes_but_gives_at_least_one(
 
 
 async def test_what_is_not_acknowledged_comes_again(store: MessageStore) -> None:
-    queue = await store.queue(Channel.REWARDS, "r", name="q", ack_wait=0.5)
+    queue = await store.queue(Channel.REWARDS, "r", name="q", ack_wait=2.0)
     for i in range(2):
         await store.publish(Channel.REWARDS, "r", b"%d" % i)
     first, second = await fetched(queue, 2)
@@ -403,7 +403,7 @@ async def test_what_is_not_acknowledged_comes_again(store: MessageStore) -> None
     (again,) = await fetch(queue)
     assert (again.message, again.deliveries) == (second.message, 2)
     await again.ack()
-    assert await fetch(queue, timeout=1.0) == []
+    assert await fetch(queue, timeout=3.0) == []
 
 
 async def test_a_message_can_be_asked_for_again_later(store: MessageStore) -> None:

@@ -187,4 +187,4 @@ async def test_a_file_without_a_token_is_named(
     if content is not None:
         path.write_text(content)
     with pytest.raises(StoreUnavailable, match=reason):
-        await member.store(patience=1).open()
+        await member.store(patience=3).open()

@@ -150,6 +150,8 @@ def operations(store: NatsStore) -> dict[str, Callable[[], Awaitable[object]]]:
             await store._connection.retried(
                 partial(store._connection.request, subject, b'{"batch":1,"no_wait":true}')
             )
+        else:  # it reads by requests of this kind, whose refusal may come after that second
+            await store.get(channel, [999])
 
     async def get(channel: Channel) -> None:
         await store.get(channel, [999])
@@ -860,7 +862,7 @@ async def test_another_generation_ends_the_credentials_of_one_job_alone(
     )
     async with (
         installation.operating() as job_streams,
-        installation.opened(Holder.COORDINATOR, uid, patience=2) as old,
+        installation.opened(Holder.COORDINATOR, uid, patience=2, connect=20.0) as old,
         installation.opened(Holder.COORDINATOR, other) as beside,
     ):
         await old.publish(Channel.METRICS, "steps", b"{}")

@@ -146,7 +146,7 @@ async def test_without_an_authority_nothing_is_sent_before_the_handshake(tmp_pat
     uid = uuid4().hex
     async with served(tmp_path, None) as server:
         with pytest.raises(StoreUnavailable, match="does not speak TLS"):
-            await role(server, uid, certified=False, connect=2).open()
+            await role(server, uid, certified=False, connect=5).open()
 
 
 async def test_clients_of_a_release_before_tls_are_served_where_the_server_says_so(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ async def test_clients_of_a_release_before_tls_are_served_where_the_server_says_
         await (store := role(server, uid)).open()
         await store.close()
         with pytest.raises(StoreUnavailable, match=r"(?i)certificate"):
-            await role(server, uid, place="nats://127.0.0.1", certified=False, connect=2).open()
+            await role(server, uid, place="nats://127.0.0.1", certified=False, connect=5).open()
 
 
 @pytest.mark.parametrize(

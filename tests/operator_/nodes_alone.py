@@ -25,6 +25,7 @@ class Nodes:
             status = {"capacity": room, "allocatable": room, "conditions": [self._ready()]}
             node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}
             self._watched.kubectl("create", "--filename=-", input_text=json.dumps(node))
+            until_schedulable(self._watched, name)
             self._names.append(name)
 
     def lose(self, name: str) -> None:
@@ -75,6 +76,11 @@ class Nodes:
     @staticmethod
     def _ready() -> Object:
         return {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": now()}
+
+
+def until_schedulable(watched: Namespace, name: str) -> None:
+    """Until the controller has taken from a new node the taint of one that is not ready."""
+    until(lambda: "taints" not in watched.get("node", name)["spec"])
 
 
 def now() -> str:

@@ -120,6 +120,15 @@ class HubOperator:
     def delete(self, name: str = "far") -> None:
         self.cache.forget(Ref("RolloutPool", "default", f"chain-sum-rollout-{name}"))
 
+    def has_withdrawn(self) -> bool:
+        """Whether the bucket that the site reads is written, and has no pool."""
+        link = self.links._links.get(SITE)
+        return (
+            link is not None
+            and bool(link.pools.entries)
+            and not any(key.startswith("pool.") for key in link.pools.entries)
+        )
+
     def pool(self) -> SitePool | None:
         return self.links.pools(self.job()).get("far")
 

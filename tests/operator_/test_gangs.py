@@ -15,6 +15,7 @@ import gang_crds
 import pytest
 from e2e.console import Terminal, console
 from e2e.harness.control_plane import ControlPlane
+from nodes_alone import until_schedulable
 from operators import Namespace, Object, Operator
 from own_control_plane import operator_there, own_control_plane
 from ruamel.yaml import YAML
@@ -49,6 +50,7 @@ def add_node(watched: Namespace, name: str) -> None:
     metadata = {"name": f"{watched.name}-{name}", "labels": {"room": watched.name}}
     node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status}
     watched.kubectl("create", "--filename=-", input_text=json.dumps(node))
+    until_schedulable(watched, metadata["name"])
 
 
 def trainer_pods(watched: Namespace) -> list[Object]:

@@ -86,7 +86,7 @@ def test_a_job_that_is_nested_too_deeply_is_its_own_error_alone(
     operator.start()
     watched.apply(manifest())
     until(lambda: watched.children() == children_of("sums") | children_of("turned"))
-    watched("delete", "rljob", "--all", "--timeout=60s")
+    watched("delete", "rljob", "--all", "--timeout=300s")
     until(lambda: watched.children() == set())
     assert operator.runs
 
@@ -115,7 +115,7 @@ def test_what_others_write_costs_the_operator_little(operator: Operator, watched
     watched.apply(manifest())
     until(lambda: children_of("sums") <= watched.children())
     until(lambda: "the RLJob has 9" in stalled(watched, "large-39"))
-    watched("delete", "rljob", "--all", "--timeout=60s")
+    watched("delete", "rljob", "--all", "--timeout=300s")
     assert psutil.Process(operator.pid).memory_info().rss < 160 << 20
 
 

@@ -155,7 +155,7 @@ async def test_a_token_is_renewed_before_it_expires(
     control_plane: SharedControlPlane, tokens: Tokens, plugin: Plugin, tmp_path: Path
 ) -> None:
     first = tokens.issue("first")
-    plugin.prints(first, expires_in=4)
+    plugin.prints(first, expires_in=8)
     statuses: list[int] = []
     login = KubeLogin(plugin.kubeconfig(cluster_of(control_plane.kubeconfig)))
     api = KubeApi(login, counted=lambda _verb, _kind, status: statuses.append(status))
@@ -164,7 +164,7 @@ async def test_a_token_is_renewed_before_it_expires(
     assert plugin.runs == 1
     due = login.check_at()
     assert due is not None
-    assert due < datetime.now(UTC) + timedelta(seconds=3)
+    assert due < datetime.now(UTC) + timedelta(seconds=5)
     plugin.prints(tokens.issue("second"), expires_in=3600)
     await asyncio.to_thread(tokens.revoke, "first", first, tmp_path)
     assert await api.get(KUBERNETES) is not None

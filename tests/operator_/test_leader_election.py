@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import groupby, pairwise
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from api_proxy import ApiProxy
 from e2e.harness.control_plane import ControlPlane
 from e2e.harness.errors import ClusterError
 from e2e.harness.nats_server import EmbeddedServer
-from e2e.harness.ports import free_ports
+from e2e.harness.ports import hold_port
 from operators import Namespace, Operator, manifest
 from own_control_plane import own_control_plane
 from tests.waiting import until
@@ -75,7 +75,7 @@ def test_one_works_at_a_time_whatever_happens_to_it(
     control_plane: ControlPlane, watched: Namespace, nats_server: EmbeddedServer, tmp_path: Path
 ) -> None:
     def operator(pod: str, kubeconfig: Path) -> Operator:
-        (port,) = free_ports(1)
+        port = held.enter_context(hold_port()).getsockname()[1]
         variables = {"RLJOB_LEASE": LEASE, "POD_NAME": pod, "POD_NAMESPACE": watched.name}
         return Operator(
             kubeconfig,
@@ -96,7 +96,7 @@ def test_one_works_at_a_time_whatever_happens_to_it(
         before = len(writers(control_plane))
         until(lambda: any(pod in write for write in writers(control_plane)[before:]), seconds=240)
 
-    with ApiProxy(control_plane.kubeconfig, tmp_path) as proxy, changing(watched):
+    with ExitStack() as held, ApiProxy(control_plane.kubeconfig, tmp_path) as proxy, changing(watched):
         first, second = operator("first", proxy.kubeconfig), operator("second", control_plane.kubeconfig)
         with first:
             works("first")

@@ -289,7 +289,7 @@ def test_the_shipped_server_takes_the_accounts_and_the_operator(
             assert "error" in json.loads(answer.data)  # what it was asked to keep is no account
             foreign = operator_credentials(theirs) + ours.trusted  # of somebody else, who knows our server
             with pytest.raises(StoreUnavailable, match="Authorization"):
-                asyncio.run(_ask(url, patience=3, credentials=foreign))
+                asyncio.run(_ask(url, patience=10, credentials=foreign))
         finally:
             server.kill()
 

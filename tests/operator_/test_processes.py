@@ -116,7 +116,7 @@ async def test_a_process_that_has_served_starts_again_soon(
     script = f"""
         import pathlib, sys, time
         if {serves}: pathlib.Path({str(ready)!r}).touch()
-        time.sleep(0.5)
+        time.sleep(2.0)
         pathlib.Path({str(ready)!r}).unlink(missing_ok=True)  # as a watcher does whose engine has died
         time.sleep(1.5)
         sys.exit(7)

@@ -24,7 +24,7 @@ STEPS = 24
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     runs: list[LiveRun] = []
-    parts = emulated(step_seconds=0.1, decode_seconds=0.01)
+    parts = emulated(step_seconds=0.2, decode_seconds=0.01)
     parts["rollout"]["pools"] = [{"name": "cpu", "replicas": 1}]
     parts["trainer"]["checkpoint"] = {"everySteps": 2}
     manifest = write_job(tmp_path, tiny_model(tmp_path / "model"), steps=STEPS, **parts)

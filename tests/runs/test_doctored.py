@@ -64,7 +64,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
             "pools": [{"name": "cpu", "replicas": 1}],
         },
         reward={"functions": ["spread:spread"]},
-        trainer={"backend": "Emulated"},
+        trainer={"backend": "Emulated", "options": {"stepSeconds": 0.2}},
     )
     output = folder / "run"
     run = LiveRun(manifest, output)

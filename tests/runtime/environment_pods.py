@@ -6,12 +6,12 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from e2e.harness.ports import hold_port
 from nkeys import PREFIX_BYTE_ACCOUNT, encode_seed
 from tests.waiting import in_time, within
 
@@ -54,8 +54,8 @@ class Pod:
 
     def __init__(self, setup: EnvironmentSetup, keys: Path, folder: Path) -> None:
         self._setup, self._keys, self._folder = setup, keys, folder
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.address: PodAddress = free.getsockname()[:2]
+        self._held = hold_port()
+        self.address: PodAddress = self._held.getsockname()[:2]
 
     @property
     def ready(self) -> Path:
@@ -86,6 +86,7 @@ class Pod:
                 await asyncio.sleep(0.05)
 
     async def end(self, how: signal.Signals = signal.SIGKILL) -> int:
+        self._held.close()
         if self.process.returncode is None:
             self.process.send_signal(how)
         return await in_time(self.process.wait())

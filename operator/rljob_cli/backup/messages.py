@@ -72,12 +72,15 @@ async def stored_messages(
         return
     batches = store.read(channel, start=start)
     coming = asyncio.ensure_future(_next(batches))
+    deleted = False
     try:
         while True:
             arrived, _ = await asyncio.wait({coming}, timeout=_SILENCE_SECONDS)
             if not arrived:
-                if (await store.get(channel, [newest.sequence]))[0] is None:
-                    return  # it was deleted meanwhile, as was everything before it that did not arrive
+                # What was stored before a message that is gone may still be under way: it has as long once more.
+                if deleted:
+                    return
+                deleted = (await store.get(channel, [newest.sequence]))[0] is None
                 continue
             for message in coming.result():
                 if message.sequence <= newest.sequence:

@@ -83,7 +83,7 @@ async def test_a_lost_hub_changes_nothing_and_both_catch_up(
     again.put(replicas=2)
     async with again.started():
         again.delete()
-        await asyncio.sleep(2.5)
+        await until_async(again.has_withdrawn)
     assert not _gone(server)
     await servers.site.start()
     async with SiteOperator(servers.site.url, server, defaults).started():

@@ -299,7 +299,7 @@ async def test_a_program_reaches_no_other_machine_and_no_other_process(tmp_path:
     program = """
 import socket
 found = []
-for address in (("192.0.2.1", 80), ("127.0.0.1", int(asked_port))):
+for address in (("192.0.2.1", 80), ("127.0.0.2", int(asked_port))):
     try:
         socket.create_connection(address, timeout=30).close()
         found.append("connected")
@@ -308,7 +308,7 @@ for address in (("192.0.2.1", 80), ("127.0.0.1", int(asked_port))):
 messages[0]["content"] = json.dumps(found)
 ask()
 """
-    listening = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    listening = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.2", 0)
     port = listening.sockets[0].getsockname()[1]
     async with listening, agents(tmp_path, f"asked_port = {port}\n{program}") as client:
         player = await client.open(start())

@@ -34,9 +34,13 @@ def open_files() -> int:
 
 
 async def until_gone(process: int) -> None:
-    await until_async(
-        lambda: not psutil.pid_exists(process) or psutil.Process(process).status() == psutil.STATUS_ZOMBIE
-    )
+    def gone() -> bool:
+        try:
+            return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+    await until_async(gone)
 
 
 @pytest.mark.skipif(not _scopes(), reason="Landlock has scopes since Linux 6.12")

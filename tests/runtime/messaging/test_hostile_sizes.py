@@ -48,7 +48,7 @@ FORGED = encode_summaries([summarize(wire.pack(trajectory(1)))])
 @pytest.fixture
 async def store(nats_server: EmbeddedServer) -> AsyncIterator[NatsStore]:
     job = uuid4().hex
-    store = NatsStore(nats_server.url, subject=f"rljob.{job}", stream_prefix=f"RLJOB_{job}", patience=5.0)
+    store = NatsStore(nats_server.url, subject=f"rljob.{job}", stream_prefix=f"RLJOB_{job}")
     await store.open()
     yield store
     await store.close()

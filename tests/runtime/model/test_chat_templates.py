@@ -23,7 +23,7 @@ FAMILIES = {
         {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}""",
     "llama3": """
         {{- bos_token }}
-        {%- set date = date_string if date_string is defined else strftime_now('%d %b %Y') %}
+        {%- set date = date_string if date_string is defined else strftime_now('%Y') %}
         {{- '<|start_header_id|>system<|end_header_id|>\n\nToday: ' + date + '<|eot_id|>' }}
         {%- for message in messages %}
         {{- '<|start_header_id|>' ~ message.role ~ '<|end_header_id|>\n\n' ~ message.content | trim ~ '<|eot_id|>' }}

@@ -226,7 +226,7 @@ async def test_a_group_is_scored_by_one_call_once_each_answer_has_passed(
     config = config_of(
         *functions,
         perGroup=[functions[3], functions[0]],
-        timeoutSeconds=1,
+        timeoutSeconds=3,
         timeoutScore=-1,
         weights=[10, 1, 1, 1],
     )

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.waiting import until
 
 from rljob_runtime.sandbox import (
     LocalSandbox,
@@ -60,6 +61,11 @@ def refused(sandbox: LocalSandbox, code: str, *errors: str) -> None:
         "except OSError as error:\n    print(errno.errorcode[error.errno])\n",
     )
     assert said in errors, said
+
+
+def running(marked: str) -> list[psutil.Process]:
+    """Processes of the machine with this word in their command line."""
+    return [p for p in psutil.process_iter(["cmdline"]) if marked in " ".join(p.info["cmdline"] or ())]
 
 
 @pytest.fixture
@@ -114,11 +120,12 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_fork_bomb(sandbox: LocalSandbox) -> None:
-    before = len(psutil.pids())
-    code = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n"
-    found = python(sandbox, code, SandboxLimits(seconds=2.0, processes=16))
+    marked = f"fork-bomb-{os.getpid()}"
+    code = b"import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n"
+    limits = SandboxLimits(seconds=2.0, processes=16)
+    found = sandbox.run(["python3", marked], files={marked: code}, limits=limits)
     assert found.end is SandboxEnd.OUT_OF_TIME
-    assert len(psutil.pids()) < before + 40
+    until(lambda: not running(marked))
 
 
 def test_more_processes_than_it_may_have(sandbox: LocalSandbox) -> None:
@@ -154,7 +161,10 @@ def test_more_memory_in_many_processes(sandbox: LocalSandbox) -> None:
 
 
 def test_memory_that_is_shared(sandbox: LocalSandbox) -> None:
-    code = "import mmap, time\nheld = mmap.mmap(-1, 512 << 20)\nwhile True: held.write(b'x' * 4096)"
+    code = (
+        "import mmap, time\nheld = mmap.mmap(-1, 512 << 20)\n"
+        "for _ in range(1 << 17): held.write(b'x' * 4096)\ntime.sleep(60)"
+    )
     assert python(sandbox, code).end is SandboxEnd.OUT_OF_MEMORY
 
 
@@ -202,7 +212,7 @@ def test_what_a_program_leaves_running_ends_with_it(sandbox: LocalSandbox) -> No
         "print('left')\n"
     )
     assert says(sandbox, code) == "left"
-    assert not [p for p in psutil.process_iter(["cmdline"]) if marked in " ".join(p.info["cmdline"] or ())]
+    assert not running(marked)
 
 
 # ---------------------------------------------------------------------------------------------- out of it
@@ -233,9 +243,9 @@ def test_other_kinds_of_network(sandbox: LocalSandbox, family: str) -> None:
 
 def test_sockets_of_the_machine_without_a_file(sandbox: LocalSandbox) -> None:
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind("\0rljob-sandbox-test")
+        server.bind(f"\0rljob-sandbox-{os.getpid()}")
         server.listen()
-        code = "import socket\nsocket.socket(socket.AF_UNIX).connect('\\0rljob-sandbox-test')"
+        code = f"import socket\nsocket.socket(socket.AF_UNIX).connect('\\0rljob-sandbox-{os.getpid()}')"
         refused(sandbox, code, "ECONNREFUSED")
 
 

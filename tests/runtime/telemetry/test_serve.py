@@ -196,6 +196,7 @@ def test_a_client_that_goes_on_saying_little_is_sent_away(
                 return True
 
         until(sent_away)
+    monkeypatch.setattr(serve, "CONNECTION_SECONDS", 60.0)
     assert get(server.address)[0] == 200
 
 
