@@ -515,6 +515,17 @@ def a_reward_that_nobody_gave(evidence_builder: EvidenceBuilder) -> None:
     evidence_builder.alter(Rewarded, lambda r: r.trajectory == "g6.1", reward=0.5)
 
 
+@planted(same_rewards={"g6.1"})
+def a_score_for_the_payload_of_another(evidence_builder: EvidenceBuilder) -> None:
+    score = next(r for r in evidence_builder.rewards if r.trajectory == "g6.0")
+    evidence_builder.rewards.append(replace(score, trajectory="g6.1"))
+
+
+@planted(same_batches={"version 2"})
+def fed_as_another_micro_batch(evidence_builder: EvidenceBuilder) -> None:
+    evidence_builder.fed[3] = replace(evidence_builder.fed[3], micro_batch=7)
+
+
 @planted(same_batches={"version 2"})
 def fed_in_another_order(evidence_builder: EvidenceBuilder) -> None:
     evidence_builder.fed[2] = replace(evidence_builder.fed[2], items=evidence_builder.fed[2].items[::-1])

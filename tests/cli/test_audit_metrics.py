@@ -11,7 +11,8 @@ from evidence_builder import EvidenceBuilder, job, members, refuted
 from rljob_cli.audit import audit
 from rljob_cli.audit.audited_run import AuditedRun
 from rljob_cli.audit.evidence import Evidence, Verdict
-from rljob_core.messages import StepMetrics
+from rljob_cli.audit.streams import metrics_lines
+from rljob_core.messages import STEP_METRICS, StepMetrics, StepStats
 from rljob_core.records import Evaluated, GroupAborted, Rewarded
 
 SPEC: dict[str, Any] = {
@@ -67,6 +68,32 @@ def test_a_mean_is_of_all_that_was_scored_and_says_beside_it_what_was_trained() 
         said = replace(line, reward_mean=scored, reward_mean_trained=trained)
         evidence = replace(evidence_builder.evidence(), metrics=(said,))
         assert verdict(evidence) is expected, (scored, trained)
+
+
+def test_only_a_rollback_of_the_ledger_takes_lines_away_and_only_what_is_published_counts() -> None:
+    line = StepMetrics(2, 2, 1.0, reward_mean=1.0, writer=1)
+    gone_back = StepMetrics(1, 1, 1.0, gone_back=True, writer=2)
+    evidence_builder = job()
+    evidence_builder.claim(2, "user")
+    evidence_builder.revoke(1)
+    cases: dict[str, tuple[StepMetrics, int]] = {
+        "": (gone_back, 1),
+        "of a lost rollback": (replace(gone_back, writer=3), 2),
+        "tells of a rollback by the writer epoch 1": (replace(gone_back, writer=1), 2),
+        "names no writer epoch": (replace(line, writer=0), 2),
+        "is of step 9": (replace(line, step=9), 2),
+        "figures of a step": (replace(line, reward_mean=None, stats=StepStats()), 2),
+        "figures of an evaluation": (replace(line, heldout_greedy=1.0), 2),
+    }
+    for wrong, (last, left) in cases.items():
+        unreadable: list[str] = []
+        lines = [replace(line, version=1, step=1), line, last]
+        kept = metrics_lines(
+            [STEP_METRICS.dump_json(one) for one in lines], evidence_builder.evidence().ledger, unreadable
+        )
+        assert len(kept) == left, wrong
+        named = bool(wrong) and "lost" not in wrong
+        assert [wrong in text for text in unreadable] == [True] * named
 
 
 def test_a_line_may_be_missing() -> None:

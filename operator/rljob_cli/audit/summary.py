@@ -57,9 +57,12 @@ def _ahead(written: dict[str, Any], history: History) -> Iterator[Violation]:
         "steps": history.version,
         "coordinator_epochs": history.writers,
         "trainer_attempts": _gangs(history),
+        "trajectories.planned": history.planned,
+        "trajectories.generated": history.generated,
+        "trajectories.consumed": history.consumed,
     }
     for field, most in newest.items():
-        stated = written.get(field)
+        stated = value_in(written, field)
         if isinstance(stated, int) and stated > most:
             text = f"says {field} {stated}, but the ledger has {most}, as if it had lost its end"
             later = f"{text}: `rljob run --resume` restores what it can"
@@ -153,5 +156,5 @@ def _agrees(stated: object, right: object) -> bool:
 
 def _shown(right: object) -> object:
     if isinstance(right, frozenset):
-        return " or ".join(map(str, sorted(right)))
+        return " or ".join(sorted(map(str, right)))
     return right.stop - 1 if isinstance(right, range) else right
