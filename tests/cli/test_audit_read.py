@@ -9,7 +9,9 @@ import shutil
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, replace
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from typer.testing import CliRunner, Result
 
 from rljob_cli.audit import audit as check
 from rljob_cli.audit import read
+from rljob_cli.audit.ending import report
 from rljob_cli.audit.evidence import Evidence, Verdict
 from rljob_cli.audit.read import read_folder, read_folder_served
 from rljob_cli.audit.streams import payloads_left, reward_results
@@ -238,6 +241,20 @@ def test_the_task_is_part_of_the_spec_and_its_place_is_not(folder: RunFolder) ->
         replace(IDENTITY, manifest={"spec": {**SPEC, "model": {**SPEC["model"], "uri": "elsewhere"}}})
     )
     assert refutations(folder) == {}
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_the_exit_code_does_not_depend_on_who_reads_the_findings(as_json: bool) -> None:
+    holds, damaged = (check(replace(job().evidence(), unreadable=texts)) for texts in ((), ("half \ud800",)))
+    for findings, code in (holds, 0), (damaged, EXIT_CODES[Verdict.DAMAGED]):
+        reader, writer = os.pipe()
+        os.close(reader)
+        with os.fdopen(writer, "w", encoding="ascii") as broken, redirect_stdout(broken):
+            assert report(findings, as_json=as_json) == code
+        with redirect_stdout(None):
+            assert report(findings, as_json=as_json) == code
+        with TextIOWrapper(BytesIO(), encoding="ascii") as plain, redirect_stdout(plain):
+            assert report(findings, as_json=as_json) == code
 
 
 def test_an_altered_manifest_is_seen(folder: RunFolder) -> None:
