@@ -465,7 +465,7 @@ def a_loss_in_metrics_jsonl_that_the_stream_does_not_have(run: DoctoredRun) -> N
     run.change_lines("metrics.jsonl", lambda lines: of_all(lines, "stats.loss", 0.125))
 
 
-@expect(DAMAGED, "sources")
+@expect(VIOLATED, "evaluations")
 def other_rewards_and_a_rollback_that_hides_them(run: DoctoredRun) -> None:
     def forge(lines: list[Json]) -> None:
         of_all(lines, "reward_mean", 0.9)
