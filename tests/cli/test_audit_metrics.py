@@ -210,6 +210,34 @@ def test_a_run_at_work_may_be_ahead_of_the_ledger_that_was_read_and_say_that_it_
     assert verdict(replace(killed, in_use=True)) is Verdict.HOLDS
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({"steps": 3, "staleness_max": 1, "heldout_reward_before": 0.5}, Verdict.HOLDS),
+        (
+            {"steps": 1, "trajectories": {"consumed": 4, "aborted": {}}, "heldout_mixed_after": 0},
+            Verdict.HOLDS,
+        ),
+        ({"steps": 9}, Verdict.UNFINISHED),
+        ({"trajectories": {"consumed": 13}}, Verdict.UNFINISHED),
+        ({"trajectories": {"aborted": {"PayloadLost": 2}}}, Verdict.UNFINISHED),
+        ({"attempts_failed": {"EngineLost": 1}}, Verdict.UNFINISHED),
+        ({"staleness_max": 4}, Verdict.UNFINISHED),
+        ({"heldout_reward_after": 0.9}, Verdict.UNFINISHED),
+        ({"steps": -1}, Verdict.VIOLATED),
+        ({"steps": "three"}, Verdict.VIOLATED),
+        ({"trajectories": 7}, Verdict.VIOLATED),
+    ],
+)
+def test_the_summary_of_an_open_job_is_not_ahead_of_the_ledger(
+    said: dict[str, Any], expected: Verdict
+) -> None:
+    summary = {"exit": "Interrupted", **said}
+    found = audit(replace(with_lines().evidence(), summary=summary)).checks
+    (check,) = (one for one in found if one.name == "summary")
+    assert {one.verdict for one in check.violations} == {expected} - {Verdict.HOLDS}
+
+
 def test_the_summary_has_a_score_that_was_published() -> None:
     """Of an evaluation that was repeated it may have either, and no other."""
     evidence_builder = with_lines(evaluation(2, 0.9), coordinators=2)
