@@ -460,6 +460,11 @@ def a_change_that_binds_an_open_buffer(evidence_builder: EvidenceBuilder) -> Non
     evidence_builder.pipeline("BoundedAsync", 2)
 
 
+@planted(within_stamps={"g7"})
+def an_entry_in_a_buffer_that_was_trained(evidence_builder: EvidenceBuilder) -> None:
+    evidence_builder.reserve("g7", 1)
+
+
 @planted(full_steps={"step 1"}, specs={"step 1"})
 def a_step_that_did_not_fill_its_buffer(evidence_builder: EvidenceBuilder) -> None:
     evidence_builder.alter(BufferOpened, lambda r: r.step == 1, capacity=3)
