@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +18,12 @@ from pydantic import TypeAdapter
 
 from rljob_cli.audit.evidence import ManifestFile
 from rljob_cli.run_folder.folder import Identity, RunFolder
-from rljob_core.messages import REWARD_BATCH, RewardBatch
+from rljob_core.messages import REWARD_BATCH, RewardBatch, RewardResult
 from rljob_core.ports import Channel, WeightManifest, first_sequence
 from rljob_core.records import (
     FED,
     Generated,
+    Rewarded,
     SpecInForce,
     StepCommitted,
 )
@@ -38,6 +39,7 @@ from rljob_core.trajectory import (
 )
 from rljob_runtime.messaging import wire
 from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.messaging.reward_results import result_digest
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 
 UID = "0123"
@@ -68,6 +70,10 @@ def payload(trajectory: str, version: int) -> Trajectory:
     return Trajectory(
         trajectory, 1, prompt, segments, VersionSpan(version, version), FinishReason.STOP, "engine"
     )
+
+
+def of_result(result: RewardResult) -> Callable[[Rewarded], bool]:
+    return lambda record: (record.trajectory, record.attempt) == (result.trajectory, result.attempt)
 
 
 def seal_manifests(evidence_builder: EvidenceBuilder, weights: Path) -> None:
@@ -118,9 +124,10 @@ def write_run(evidence_builder: EvidenceBuilder, folder: RunFolder) -> None:
     for index, (trajectory, digest) in enumerate(digests.items()):
         where = {"digest": digest, "sequence": first, "index": index}
         evidence_builder.alter(Generated, lambda r, t=trajectory: r.trajectory == t, **where)  # type: ignore[misc]
-    evidence_builder.rewards = [
-        replace(r, payload_digest=digests[r.trajectory]) for r in evidence_builder.rewards
-    ]
+    scored = [replace(r, payload_digest=digests[r.trajectory]) for r in evidence_builder.rewards]
+    evidence_builder.rewards = [replace(r, digest=result_digest(r)) for r in scored]
+    for result in evidence_builder.rewards:
+        evidence_builder.alter(Rewarded, of_result(result), digest=result.digest)
     seal_manifests(evidence_builder, folder.weights)
     for line in evidence_builder.fed:
         with (folder.trainer / f"attempt-{line.attempt}.jsonl").open("ab") as log:

@@ -460,6 +460,11 @@ def a_change_that_binds_an_open_buffer(evidence_builder: EvidenceBuilder) -> Non
     evidence_builder.pipeline("BoundedAsync", 2)
 
 
+@planted(within_stamps={"g7"})
+def an_entry_in_a_buffer_that_was_trained(evidence_builder: EvidenceBuilder) -> None:
+    evidence_builder.reserve("g7", 1)
+
+
 @planted(full_steps={"step 1"}, specs={"step 1"})
 def a_step_that_did_not_fill_its_buffer(evidence_builder: EvidenceBuilder) -> None:
     evidence_builder.alter(BufferOpened, lambda r: r.step == 1, capacity=3)
@@ -513,6 +518,17 @@ def damaged_bytes_in_the_stream(evidence_builder: EvidenceBuilder) -> None:
 @planted(same_rewards={"g6.1"})
 def a_reward_that_nobody_gave(evidence_builder: EvidenceBuilder) -> None:
     evidence_builder.alter(Rewarded, lambda r: r.trajectory == "g6.1", reward=0.5)
+
+
+@planted(same_rewards={"g6.1"})
+def a_score_for_the_payload_of_another(evidence_builder: EvidenceBuilder) -> None:
+    score = next(r for r in evidence_builder.rewards if r.trajectory == "g6.0")
+    evidence_builder.rewards.append(replace(score, trajectory="g6.1"))
+
+
+@planted(same_batches={"version 2"})
+def fed_as_another_micro_batch(evidence_builder: EvidenceBuilder) -> None:
+    evidence_builder.fed[3] = replace(evidence_builder.fed[3], micro_batch=7)
 
 
 @planted(same_batches={"version 2"})

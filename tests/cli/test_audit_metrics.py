@@ -11,7 +11,8 @@ from evidence_builder import EvidenceBuilder, job, members, refuted
 from rljob_cli.audit import audit
 from rljob_cli.audit.audited_run import AuditedRun
 from rljob_cli.audit.evidence import Evidence, Verdict
-from rljob_core.messages import StepMetrics
+from rljob_cli.audit.streams import metrics_lines
+from rljob_core.messages import STEP_METRICS, StepMetrics, StepStats
 from rljob_core.records import Evaluated, GroupAborted, Rewarded
 
 SPEC: dict[str, Any] = {
@@ -67,6 +68,32 @@ def test_a_mean_is_of_all_that_was_scored_and_says_beside_it_what_was_trained() 
         said = replace(line, reward_mean=scored, reward_mean_trained=trained)
         evidence = replace(evidence_builder.evidence(), metrics=(said,))
         assert verdict(evidence) is expected, (scored, trained)
+
+
+def test_only_a_rollback_of_the_ledger_takes_lines_away_and_only_what_is_published_counts() -> None:
+    line = StepMetrics(2, 2, 1.0, reward_mean=1.0, writer=1)
+    gone_back = StepMetrics(1, 1, 1.0, gone_back=True, writer=2)
+    evidence_builder = job()
+    evidence_builder.claim(2, "user")
+    evidence_builder.revoke(1)
+    cases: dict[str, tuple[StepMetrics, int]] = {
+        "": (gone_back, 1),
+        "of a lost rollback": (replace(gone_back, writer=3), 2),
+        "tells of a rollback by the writer epoch 1": (replace(gone_back, writer=1), 2),
+        "names no writer epoch": (replace(line, writer=0), 2),
+        "is of step 9": (replace(line, step=9), 2),
+        "figures of a step": (replace(line, reward_mean=None, stats=StepStats()), 2),
+        "figures of an evaluation": (replace(line, heldout_greedy=1.0), 2),
+    }
+    for wrong, (last, left) in cases.items():
+        unreadable: list[str] = []
+        lines = [replace(line, version=1, step=1), line, last]
+        kept = metrics_lines(
+            [STEP_METRICS.dump_json(one) for one in lines], evidence_builder.evidence().ledger, unreadable
+        )
+        assert len(kept) == left, wrong
+        named = bool(wrong) and "lost" not in wrong
+        assert [wrong in text for text in unreadable] == [True] * named
 
 
 def test_a_line_may_be_missing() -> None:
@@ -181,6 +208,34 @@ def test_a_run_at_work_may_be_ahead_of_the_ledger_that_was_read_and_say_that_it_
     killed = replace(evidence_builder.evidence(), summary={"exit": "Running"})
     assert verdict(killed) is Verdict.DAMAGED
     assert verdict(replace(killed, in_use=True)) is Verdict.HOLDS
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({"steps": 3, "staleness_max": 1, "heldout_reward_before": 0.5}, Verdict.HOLDS),
+        (
+            {"steps": 1, "trajectories": {"consumed": 4, "aborted": {}}, "heldout_mixed_after": 0},
+            Verdict.HOLDS,
+        ),
+        ({"steps": 9}, Verdict.UNFINISHED),
+        ({"trajectories": {"consumed": 13}}, Verdict.UNFINISHED),
+        ({"trajectories": {"aborted": {"PayloadLost": 2}}}, Verdict.UNFINISHED),
+        ({"attempts_failed": {"EngineLost": 1}}, Verdict.UNFINISHED),
+        ({"staleness_max": 4}, Verdict.UNFINISHED),
+        ({"heldout_reward_after": 0.9}, Verdict.UNFINISHED),
+        ({"steps": -1}, Verdict.VIOLATED),
+        ({"steps": "three"}, Verdict.VIOLATED),
+        ({"trajectories": 7}, Verdict.VIOLATED),
+    ],
+)
+def test_the_summary_of_an_open_job_is_not_ahead_of_the_ledger(
+    said: dict[str, Any], expected: Verdict
+) -> None:
+    summary = {"exit": "Interrupted", **said}
+    found = audit(replace(with_lines().evidence(), summary=summary)).checks
+    (check,) = (one for one in found if one.name == "summary")
+    assert {one.verdict for one in check.violations} == {expected} - {Verdict.HOLDS}
 
 
 def test_the_summary_has_a_score_that_was_published() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,14 @@ def test_violations_count_by_what_follows_from_them(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"--metrics: .*no/audit.prom cannot be written"):
         write_metrics(tmp_path / "no/audit.prom", findings(), tmp_path, None)
+
+
+def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(tmp_path / "elsewhere")
+    for path in pipe, link:
+        with pytest.raises(SpecError, match="is no regular file: name another one"):
+            write_metrics(path, findings(), tmp_path, None)
+    assert pipe.is_fifo()
+    assert link.is_symlink()

@@ -9,7 +9,9 @@ import shutil
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, replace
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +26,15 @@ from typer.testing import CliRunner, Result
 
 from rljob_cli.audit import audit as check
 from rljob_cli.audit import read
+from rljob_cli.audit.ending import report
 from rljob_cli.audit.evidence import Evidence, Verdict
 from rljob_cli.audit.read import read_folder, read_folder_served
-from rljob_cli.audit.streams import payloads_left
+from rljob_cli.audit.streams import payloads_left, reward_results
 from rljob_cli.audit.table import EXIT_CODES, EXIT_NOT_AUDITED, exit_code
 from rljob_cli.commands import app
 from rljob_cli.run_folder.folder import RunFolder
-from rljob_core.messages import MARK, MARK_HEADER
-from rljob_core.ports import MESSAGE_ID, Channel, first_sequence
+from rljob_core.messages import MARK, MARK_HEADER, REWARD_BATCH, RewardBatch, RewardResult
+from rljob_core.ports import MESSAGE_ID, Channel, Message, first_sequence
 from rljob_core.records import (
     EpochClaimed,
     GroupAborted,
@@ -39,6 +42,7 @@ from rljob_core.records import (
 )
 from rljob_runtime.messaging import ledger
 from rljob_runtime.messaging.nats.store import NatsStore
+from rljob_runtime.messaging.reward_results import result_digest
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 
 
@@ -204,6 +208,55 @@ def test_damaged_files_are_named(folder: RunFolder) -> None:
     assert "attempt-1.jsonl, line 7" in said[1]
 
 
+def test_what_is_no_file_or_too_deep_is_named(folder: RunFolder) -> None:
+    write_run(job(), folder)
+    configuration = folder.path / "pods" / "engine-0" / "volumes" / "config" / "config.json"
+    configuration.parent.mkdir(parents=True)
+    os.mkfifo(configuration)
+    (folder.trainer / "attempt-2.jsonl").mkdir()
+    (folder.trainer / "attempt-3\udcff.jsonl").write_bytes(b"{}\n")
+    folder.summary.write_text("[" * 100_000)
+    (said,) = refutations(folder).values()
+    for named in (
+        "config.json is no regular file",
+        "attempt-2.jsonl is no",
+        "attempt-3\udcff",
+        "summary.json",
+    ):
+        assert named in " ".join(said)
+
+
+def test_a_spec_in_job_json_that_is_none_is_damage(folder: RunFolder) -> None:
+    write_run(job(), folder)
+    folder.write(replace(IDENTITY, manifest={"spec": {"weights": 3}}))
+    assert set(refutations(folder)) == {"sources"}
+
+
+def test_the_task_is_part_of_the_spec_and_its_place_is_not(folder: RunFolder) -> None:
+    write_run(job(), folder)
+    for changed, refuted in ({"dataset": "leg_counting"}, {"specs"}), ({"source": "jsonl"}, {"specs"}):
+        folder.write(replace(IDENTITY, manifest={"spec": {**SPEC, "data": {**SPEC["data"], **changed}}}))
+        assert set(refutations(folder)) == refuted
+    folder.write(
+        replace(IDENTITY, manifest={"spec": {**SPEC, "model": {**SPEC["model"], "uri": "elsewhere"}}})
+    )
+    assert refutations(folder) == {}
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_the_exit_code_does_not_depend_on_who_reads_the_findings(as_json: bool) -> None:
+    holds, damaged = (check(replace(job().evidence(), unreadable=texts)) for texts in ((), ("half \ud800",)))
+    for findings, code in (holds, 0), (damaged, EXIT_CODES[Verdict.DAMAGED]):
+        reader, writer = os.pipe()
+        os.close(reader)
+        with os.fdopen(writer, "w", encoding="ascii") as broken, redirect_stdout(broken):
+            assert report(findings, as_json=as_json) == code
+        with redirect_stdout(None):
+            assert report(findings, as_json=as_json) == code
+        with TextIOWrapper(BytesIO(), encoding="ascii") as plain, redirect_stdout(plain):
+            assert report(findings, as_json=as_json) == code
+
+
 def test_an_altered_manifest_is_seen(folder: RunFolder) -> None:
     write_run(job(), folder)
     manifest = folder.weights / "v2-a1" / "manifest.json"
@@ -287,6 +340,16 @@ def test_a_mark_among_the_rewards_is_no_damage_and_what_is_neither_is(folder: Ru
     said = refutations(folder)
     assert set(said) == {"sources"}
     assert said["sources"][0].startswith("reward message 3 does not decode")
+
+
+def test_an_altered_score_is_damage() -> None:
+    score = RewardResult("g1.0", 1, "digest", 1.0, {"right": 1.0}, "")
+    sealed = replace(score, digest=result_digest(score))
+    for result, damaged in (sealed, False), (replace(sealed, parts={"right": 0.0}), True):
+        unreadable: list[str] = []
+        message = Message(1, "results", REWARD_BATCH.dump_json(RewardBatch((result,))))
+        assert list(reward_results([message], unreadable)) == [result]
+        assert unreadable == ["the stored score of g1.0 does not match its digest"] * damaged
 
 
 def test_a_snapshot_without_its_first_part(folder: RunFolder) -> None:

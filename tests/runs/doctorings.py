@@ -215,6 +215,11 @@ def advantages_that_the_rewards_do_not_give(run: DoctoredRun) -> None:
     feed(run, 1, lambda item: item.update(advantage=3.0))
 
 
+@expect(VIOLATED, "same-batches")
+def a_micro_batch_of_another_number_in_the_trainers_log(run: DoctoredRun) -> None:
+    run.change_lines("trainer/*.jsonl", lambda lines: lines[-1].update(micro_batch=7))
+
+
 @expect(DAMAGED, "sources")
 def a_line_of_the_trainer_that_does_not_read(run: DoctoredRun) -> None:
     (file,) = run.folder.glob("trainer/*.jsonl")
@@ -286,6 +291,7 @@ for field, value, verdict, claim in (
     ("pipeline.maxStaleness", 4, VIOLATED, "specs"),
     ("pipeline.mode", "Streaming", DAMAGED, "sources"),
     ("reward.functions", ["exact_match"], VIOLATED, "specs"),
+    ("data.dataset", "leg_counting", VIOLATED, "specs"),
     ("evaluation.everySteps", 1, VIOLATED, "specs"),
     ("steps", 7, UNFINISHED, "specs"),
 ):
@@ -457,6 +463,33 @@ for field, value in WHOLE_JOB.items():
 @expect(DAMAGED, "evaluations")
 def a_loss_in_metrics_jsonl_that_the_stream_does_not_have(run: DoctoredRun) -> None:
     run.change_lines("metrics.jsonl", lambda lines: of_all(lines, "stats.loss", 0.125))
+
+
+@expect(VIOLATED, "evaluations")
+def other_rewards_and_a_rollback_that_hides_them(run: DoctoredRun) -> None:
+    def forge(lines: list[Json]) -> None:
+        of_all(lines, "reward_mean", 0.9)
+        gone_back = {
+            "version": 0,
+            "step": 0,
+            "gone_back": True,
+            "finished": "",
+            "reward_mean": None,
+            "stats": None,
+        }
+        lines.append({**lines[-1], **gone_back})
+
+    run.change_lines("metrics.jsonl", forge)
+
+
+@expect(DAMAGED, "sources")
+def counts_in_lines_of_no_writer(run: DoctoredRun) -> None:
+    def forge(lines: list[Json]) -> None:
+        of_all(lines, "trajectories.planned", 9)
+        of_all(lines, "writer", 0)
+
+    run.change_metrics_stream(forge)
+    run.change_lines("metrics.jsonl", forge)
 
 
 @expect(VIOLATED, "versions")

@@ -63,6 +63,7 @@ from rljob_runtime.engines.emulated.engine import EmulatedEngine
 from rljob_runtime.engines.emulated.options import EmulatedEngineOptions
 from rljob_runtime.messaging.announce import publish_event
 from rljob_runtime.messaging.ledger import RECORDS, read_batch
+from rljob_runtime.messaging.reward_results import result_digest
 from rljob_runtime.messaging.trajectories import TrajectoryStore
 from rljob_runtime.process.alive import AliveWriter
 from rljob_runtime.rewards.messages import ScoringOutcome
@@ -439,8 +440,9 @@ class Job:
         while True:
             for delivery in await queue.fetch(messages=16, timeout=5.0):
                 for trajectory, digest in zip(delivery.trajectories, delivery.digests, strict=True):
-                    scored = RewardResult(trajectory.id, trajectory.attempt, digest, 0.0, {}, "scored")
-                    await publisher.publish([replace(scored, **self._score(trajectory))])
+                    scored = RewardResult(trajectory.id, trajectory.attempt, digest, 0.0, {}, "")
+                    scored = replace(scored, **self._score(trajectory))
+                    await publisher.publish([replace(scored, digest=result_digest(scored))])
                 await delivery.ack()
 
     def _score(self, trajectory: Trajectory) -> dict[str, Any]:

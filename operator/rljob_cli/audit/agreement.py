@@ -116,7 +116,13 @@ def same_rewards(run: AuditedRun) -> CheckOutcome:
     for result in run.evidence.rewards:
         key = (result.trajectory, result.attempt, result.payload_digest)
         results.setdefault(key, set()).add((result.digest, result.reward))
-    found = []
+    owners = {record.digest: record.trajectory for record in _generated(run)}
+    scored = [(result.trajectory, owners.get(result.payload_digest)) for result in run.evidence.rewards]
+    found = [
+        Violation((name,), f"has a score for the payload of {owner}")
+        for name, owner in scored
+        if owner not in {None, name}
+    ]
     examined = 0
     for group in run.history.groups.values():
         for trajectory, member in group.members.items():
@@ -156,14 +162,18 @@ def same_batches(run: AuditedRun) -> CheckOutcome:
             else:
                 text = f"what version {record.version} committed is not what was {what} in this order"
                 found.append(Violation(ids, text))
+        logged = [batch.micro_batch for batch in run.fed(record.version)]
+        if fed == record.micro_batches and logged != list(range(len(logged))):
+            text = "its micro-batches are out of order in the trainer's own log"
+            found.append(Violation((f"version {record.version}",), text))
         numbers = [batch.micro_batch for batch in commit.assigned]
         if numbers != list(range(len(numbers))) or any(b.last for b in commit.assigned[:-1]):
             found.append(
                 Violation((f"version {record.version}",), "its micro-batches were assigned out of order")
             )
-    logged = set(run.revoked)
+    known = set(run.revoked)
     for commit in run.history.revoked:
-        if gone := tuple(c.trajectory for c in commit.consumed if (c.step, c.trajectory) not in logged):
+        if gone := tuple(c.trajectory for c in commit.consumed if (c.step, c.trajectory) not in known):
             text = f"were consumed by version {commit.record.version}, which was revoked, but the trainer's own log "
             found.append(damage(gone, f"{text}has nothing of them"))
     return len(run.history.commits), found

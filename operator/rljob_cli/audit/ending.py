@@ -36,12 +36,19 @@ def audit_exit_codes() -> Iterator[None]:
 
 def report(findings: Findings, *, as_json: bool) -> int:
     """Print the findings; returns the exit code, whether or not anybody reads them to the end."""
+    text = f"{as_text(findings)}\n" if as_json else _table(findings)
+    # Evidence may name what no encoding has, such as half a surrogate pair.
+    encoding = sys.stdout.encoding if sys.stdout is not None else "utf-8"
     try:
-        if as_json:
-            typer.echo(as_text(findings))
-        else:
-            print_table(Console(), findings)
-        sys.stdout.flush()
+        typer.echo(text.encode(encoding, "backslashreplace"), nl=False)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return exit_code(findings)
+
+
+def _table(findings: Findings) -> str:
+    """The table, as this terminal shows it: rich would end the process with 1 where nobody reads what it prints."""
+    console = Console()
+    with console.capture() as captured:
+        print_table(console, findings)
+    return captured.get()

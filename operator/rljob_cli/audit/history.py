@@ -198,6 +198,7 @@ class History(Training):
             case GroupReserved():
                 self.planned += record.siblings
                 self._reserve(record)
+                self._check_open(record.group, record.step)
             case Dispatched():
                 for trajectory, attempt in zip(record.trajectories, record.attempts, strict=True):
                     member = self._holder(trajectory, attempt, "was dispatched")
@@ -218,6 +219,7 @@ class History(Training):
                 self._reset(record)
             case GroupMoved():
                 self._move(record)
+                self._check_open(record.group, record.target)
             case GroupAborted():
                 self._abort(record)
             case TrainerAttempt():
@@ -234,6 +236,12 @@ class History(Training):
                 self._revoke(record)
             case JobFinished():
                 self._finish(record)
+
+    def _check_open(self, group: str, step: int) -> None:
+        """A group gets an entry of a step's buffer, which the step must still need."""
+        if step < self.version:
+            text = f"got an entry in the buffer of step {step}, which had been trained"
+            self.misplaced.append(Violation((group,), text))
 
     def _evaluate(self, record: Evaluated) -> None:
         spec = self.specs[-1] if self.specs else None

@@ -27,7 +27,7 @@ def write_metrics(file: Path, findings: Findings, folder: Path, config: JobConfi
         config: the job's, in a pod; None for a run's folder.
 
     Raises:
-        SpecError: its folder does not exist.
+        SpecError: its folder does not exist, or it is no regular file.
         OSError: it cannot be written; the error names the file.
     """
     identity = None if config is not None else RunFolder(folder).identity()
@@ -41,5 +41,7 @@ def write_metrics(file: Path, findings: Findings, folder: Path, config: JobConfi
     recorder.set(AuditMetrics.TIMESTAMP, time.time(), namespace, job)
     if not file.parent.is_dir():
         raise SpecError("--metrics", f"{file} cannot be written: its folder does not exist")
+    if file.is_symlink() or (file.exists() and not file.is_file()):  # a device, too, would be replaced
+        raise SpecError("--metrics", f"{file} is no regular file: name another one")
     with name_folder_in_errors(file):
         replace_text(file, as_text(recorder))

@@ -20,7 +20,7 @@ from typing import Any
 import xxhash
 from pydantic import TypeAdapter, ValidationError
 
-from rljob_cli.audit.evidence import Evidence, ManifestFile
+from rljob_cli.audit.evidence import Evidence, LedgerMessage, ManifestFile
 from rljob_cli.audit.streams import (
     absent_streams,
     announcements,
@@ -36,14 +36,16 @@ from rljob_cli.run_folder.folder import Identity, RunFolder
 from rljob_cli.run_folder.streams import broken_streams, served_streams, store_of
 from rljob_core.config import JobConfig
 from rljob_core.errors import RLJobError, SpecError, StoreUnavailable
+from rljob_core.exhausted import limit_of
 from rljob_core.ports import Channel, Message, MessageStore, WeightManifest
 from rljob_core.records import FED, FedMicroBatch
-from rljob_core.spec import RLJobSpec
+from rljob_core.spec import RLJobSpec, WeightsSpec
 from rljob_core.stream_names import StreamNames
 from rljob_operator import names
 from rljob_runtime.locations import local_path
 from rljob_runtime.messaging.connect import role_store
 from rljob_runtime.storage.objects import is_object_store
+from rljob_runtime.storage.plain_files import NotPlain, open_plain
 from rljob_runtime.storage.trainer_log import TrainerLogObjects
 from rljob_runtime.training.trainer_log_folder import trainer_log_folder
 from rljob_runtime.weights.create import open_transport
@@ -100,11 +102,12 @@ async def _read_mirrored(config: JobConfig, identity: Identity, url: str) -> Evi
 
 
 async def _collect_of(folder: RunFolder, identity: Identity, url: str, *, in_use: bool) -> Evidence:
-    weights = identity.manifest["spec"]["weights"]
+    try:
+        weights = RLJobSpec.model_validate(identity.manifest.get("spec")).weights
+    except ValidationError:  # `_spec` says so
+        weights = WeightsSpec()
     connect = partial(store_of, identity, url, patience=PATIENCE_SECONDS)
-    transport = open_transport(
-        weights.get("transport", "Files"), uri=weights.get("uri") or str(folder.weights), connect=connect
-    )
+    transport = open_transport(weights.transport, uri=weights.uri or str(folder.weights), connect=connect)
     names = StreamNames.of_job(namespace=identity.namespace, job=identity.name, uid=identity.uid)
     broken = broken_streams(folder, identity)
 
@@ -193,7 +196,7 @@ async def collect(
         manifests = await asyncio.to_thread(
             lambda: list(_manifests(stored_weights, unreadable) if stored_weights else ())
         )
-        metrics = metrics_lines([m.data for m in await read(Channel.METRICS)], unreadable)
+        metrics = metrics_lines([m.data for m in await read(Channel.METRICS)], ledger, unreadable)
         announced = announcements(await read(Channel.VERSIONS), unreadable)
         fed = await asyncio.to_thread(_logged, trainer, unreadable)
         newest = None if Channel.LEDGER in lost else await store.last(Channel.LEDGER)
@@ -246,6 +249,18 @@ def _digest(content: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())
 
 
+def _content(file: Path, unreadable: list[str]) -> bytes | None:
+    """What a file of the evidence holds; None if it cannot be read, which `unreadable` gets."""
+    try:
+        with open_plain(file) as opened:
+            return opened.readall()
+    except (OSError, NotPlain) as error:
+        if limit_of(error):
+            raise
+        unreadable.append(f"{file} cannot be read: {error}")
+        return None
+
+
 def _readable_log(uri: str) -> str | None:
     """The place of the trainer's log; None if this machine cannot read it."""
     if not is_object_store(uri):
@@ -267,7 +282,8 @@ def _logged(uri: str | Path | None, unreadable: list[str]) -> tuple[FedMicroBatc
 def _fed(folder: Path, unreadable: list[str]) -> Iterator[FedMicroBatch]:
     files = sorted(folder.glob("attempt-*.jsonl"), key=lambda file: (len(file.name), file.name))
     for file in files:
-        for number, line in enumerate(file.read_bytes().splitlines(keepends=True), start=1):
+        lines = (_content(file, unreadable) or b"").splitlines(keepends=True)
+        for number, line in enumerate(lines, start=1):
             try:
                 yield FED.validate_json(line)
             except ValidationError as error:
@@ -286,7 +302,7 @@ def _add_reports(evidence: Evidence, folder: RunFolder, identity: Identity, *, i
     patched = (text.partition("=")[0].strip().removeprefix("spec.") for text in identity.patches)
     return replace(
         evidence,
-        metrics_file=_metrics(folder, unreadable),
+        metrics_file=_metrics(folder, evidence.ledger, unreadable),
         summary=_summary(folder, unreadable),
         user_spec=_spec(identity, unreadable),
         patched=tuple(patched),
@@ -296,20 +312,22 @@ def _add_reports(evidence: Evidence, folder: RunFolder, identity: Identity, *, i
     )
 
 
-def _metrics(folder: RunFolder, unreadable: list[str]) -> Any:
+def _metrics(folder: RunFolder, ledger: Iterable[LedgerMessage], unreadable: list[str]) -> Any:
     if not folder.metrics.is_file():
         return ()
     # The last line may be half written: by a run that was killed, or that is writing it now.
-    lines = [line for line in folder.metrics.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
-    return metrics_lines(lines, unreadable)
+    content = _content(folder.metrics, unreadable) or b""
+    lines = [line for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
+    return metrics_lines(lines, ledger, unreadable)
 
 
 def _summary(folder: RunFolder, unreadable: list[str]) -> dict[str, Any] | None:
-    if not folder.summary.is_file():
+    content = _content(folder.summary, unreadable) if folder.summary.is_file() else None
+    if content is None:
         return None
     try:
-        found = json.loads(folder.summary.read_bytes())
-    except ValueError as error:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
         unreadable.append(f"summary.json cannot be read: {error}")
         return None
     if not isinstance(found, dict):
@@ -347,8 +365,11 @@ def _worker_specs(
         unreadable: gets a sentence for each file that does not read.
     """
     for name, file in files:
+        content = _content(file, unreadable)
+        if content is None:
+            continue
         try:
-            config = JobConfig.model_validate_json(file.read_bytes())
+            config = JobConfig.model_validate_json(content)
         except ValidationError as error:
             unreadable.append(f"the configuration of {name} cannot be read: {first_message(error)}")
             continue

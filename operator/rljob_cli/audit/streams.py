@@ -6,7 +6,7 @@ A server may lose the end of a stream, even while the audit reads it; new messag
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -24,11 +24,12 @@ from rljob_core.messages import (
     VersionAnnounced,
 )
 from rljob_core.ports import MESSAGE_ID, Channel, Message, MessageStore
-from rljob_core.records import RecordBatch, SpecInForce
+from rljob_core.records import RecordBatch, SpecInForce, VersionsRevoked
 from rljob_core.spec import RLJobSpec
 from rljob_runtime.messaging import ledger
 from rljob_runtime.messaging.ledger import CHAIN_DIGEST, Chain, chain_digest
 from rljob_runtime.messaging.payload_index import SUMMARY_HEADER
+from rljob_runtime.messaging.reward_results import result_digest
 from rljob_runtime.messaging.summaries import PayloadSummary, decode_summaries
 from rljob_runtime.messaging.trajectories import Location, TrajectoryStore
 
@@ -153,9 +154,13 @@ def first_message(error: ValidationError) -> str:
 
 
 def reward_results(messages: Sequence[Message], unreadable: list[str]) -> Iterator[RewardResult]:
-    """Yield all results in the reward stream; add what does not decode to `unreadable`."""
+    """Yield all results in the reward stream; add what does not decode, or was altered, to `unreadable`."""
     named = ((f"reward message {m.sequence}", m.data) for m in messages if m.suffix != MARK)
-    return (result for batch in _decoded(REWARD_BATCH, named, unreadable) for result in batch.results)
+    for batch in _decoded(REWARD_BATCH, named, unreadable):
+        for result in batch.results:
+            if result.digest != result_digest(result):
+                unreadable.append(f"the stored score of {result.trajectory} does not match its digest")
+            yield result
 
 
 def announcements(messages: Sequence[Message], unreadable: list[str]) -> tuple[VersionAnnounced, ...]:
@@ -164,16 +169,52 @@ def announcements(messages: Sequence[Message], unreadable: list[str]) -> tuple[V
     return tuple(_decoded(VERSION_ANNOUNCED, named, unreadable))
 
 
-def metrics_lines(messages: Sequence[bytes], unreadable: list[str]) -> tuple[StepMetrics, ...]:
-    """Decode metrics lines, without those that the user has gone back from; `unreadable` gets what does not decode."""
+def metrics_lines(
+    messages: Sequence[bytes], ledger: Iterable[LedgerMessage], unreadable: list[str]
+) -> tuple[StepMetrics, ...]:
+    """Decode metrics lines, without those that the user has gone back from, by the ledger.
+
+    A rollback whose record is lost takes no line away: the ledger then still has what the lines tell.
+
+    Args:
+        messages: the lines.
+        ledger: its messages.
+        unreadable: gets what does not decode, and what no coordinator publishes.
+    """
+    written = [
+        (one.batch.writer.number, r) for one in ledger if one.batch and one.counts for r in one.batch.records
+    ]
+    rollbacks = {
+        (writer, record.version) for writer, record in written if isinstance(record, VersionsRevoked)
+    }
+    at_work = {writer for writer, record in written if isinstance(record, SpecInForce)}
     kept: list[StepMetrics] = []
     named = ((f"line {number} of the metrics", data) for number, data in enumerate(messages, start=1))
     for line in _decoded(STEP_METRICS, named, unreadable):
-        if line.gone_back:
+        if wrong := _unpublished(line, at_work):
+            unreadable.append(f"a line of the metrics, of version {line.version}, {wrong}: it was altered")
+        elif (line.writer, line.version) in rollbacks and line.gone_back:
             kept = [one for one in kept if one.version <= line.version and not one.finished]
-        else:
+        elif not line.gone_back:
             kept.append(line)
     return tuple(kept)
+
+
+def _unpublished(line: StepMetrics, at_work: Container[int]) -> str:
+    """Why no coordinator has published such a line; "" if one may have. `at_work`: writer epochs of coordinators."""
+    if not line.writer:
+        return "names no writer epoch"
+    if line.gone_back and line.writer in at_work:
+        return (
+            f"tells of a rollback by the writer epoch {line.writer}, which the ledger has as a coordinator's"
+        )
+    if line.step != line.version:
+        return f"is of step {line.step}"
+    if line.stats is not None and line.reward_mean is None:
+        return "has figures of a step, but no mean reward"
+    if (line.heldout_greedy is not None or line.heldout_answers) and not line.is_evaluation:
+        return "has figures of an evaluation, but no sampled reward"
+    return ""
 
 
 async def payloads_left(store: MessageStore, unreadable: list[str]) -> list[PayloadLeft]:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from rljob_core.record_fields import Number
 from rljob_core.records import Inherited
 
 Sample = Literal["sampled", "greedy"]
@@ -108,8 +109,8 @@ class VersionAnnounced:
         final: whether no version follows.
     """
 
-    epoch: int
-    version: int
+    epoch: Number
+    version: Number
     key: str | None
     manifest: str
     final: bool = False

@@ -1,11 +1,13 @@
-"""Results of reward workers, read from a message in which any of them may be damaged."""
+"""Results of reward workers: their digests, and how they are read from a message in which any may be damaged."""
 
 from __future__ import annotations
 
 import json
 import logging
+from dataclasses import asdict
 from typing import Any
 
+import xxhash
 from pydantic import TypeAdapter, ValidationError
 
 from rljob_core.failures import Failure, Reason
@@ -33,6 +35,15 @@ def decode_results(data: bytes) -> tuple[RewardResult, ...]:
         return ()
     found = map(_result, listed[:MESSAGE_RESULTS] if isinstance(listed, list) else ())
     return tuple(result for result in found if result is not None)
+
+
+def result_digest(result: RewardResult) -> str:
+    """Return the xxh3-128 of a result without its digest, as JSON with sorted keys and no spaces."""
+    fields = {name: value for name, value in asdict(result).items() if name != "digest"}
+    # A whole number may have been given, and is read back as a float.
+    fields |= {"reward": float(result.reward), "parts": {k: float(v) for k, v in result.parts.items()}}
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return xxhash.xxh3_128_hexdigest(text.encode())
 
 
 def _result(value: Any) -> RewardResult | None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -32,6 +31,7 @@ from rljob_core.ports import Channel, MessageStore
 from rljob_core.spec import ENVIRONMENT_SCORE, TRUNCATION, RLJobSpec
 from rljob_core.trajectory import FinishReason, Source, Trajectory, is_evaluation
 from rljob_runtime.locations import model_folder
+from rljob_runtime.messaging.reward_results import result_digest
 from rljob_runtime.messaging.trajectories import TrajectoryDelivery, TrajectoryStore
 from rljob_runtime.messaging.waiting_publisher import retry_while_full
 from rljob_runtime.model.tokenizer import Tokenizer
@@ -255,13 +255,6 @@ def response(trajectory: Trajectory) -> NDArray[np.int32]:
     """Return the tokens that the model generated, over all segments: int32 [n]."""
     parts = [segment.tokens for segment in trajectory.segments if segment.source is Source.MODEL]
     return np.concatenate([np.empty(0, np.int32), *parts])
-
-
-def result_digest(result: RewardResult) -> str:
-    """Return the xxh3-128 of a result without its digest, as JSON with sorted keys and no spaces."""
-    fields = {name: value for name, value in dataclasses.asdict(result).items() if name != "digest"}
-    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return xxhash.xxh3_128_hexdigest(text.encode())
 
 
 class ResultPublisher:
