@@ -263,6 +263,4 @@ def _template(environment: Mapping[str, str]) -> Manifest:
         raise SpecError(name, "is not a pod template: write metadata and spec, as in a Deployment's template")
     template: Manifest = {field: value for field, value in found.items() if value is not None}
     merge(_SHAPE, template, name)  # refuses a template that could be applied to no pod
-    if not isinstance(template.get("spec", {}).get("tolerations") or [], list):
-        raise SpecError(f"{name}.spec.tolerations", "must be a list")
     return template

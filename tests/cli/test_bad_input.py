@@ -22,8 +22,8 @@ from invocation import claimed, refused, rljob, snapshot
 from tests.night import some
 
 from rljob_cli.job_checks.nats_server import check_servers
-from rljob_cli.manifest.documents import as_json, parse
-from rljob_cli.manifest.load import load_job
+from rljob_cli.manifest.documents import parse
+from rljob_cli.manifest.load import load_job, override
 from rljob_core.errors import SpecError
 
 # --------------------------------------------------------------------------------------------------- fields
@@ -737,17 +737,33 @@ _MERGES = "a: &a {x: 1}\n" + "".join(
         (2000 * "[" + 2000 * "]", "nested too deeply"),
         ("a: 2001-99-99", "a value cannot be read"),
         ("a: " + 5000 * "1", "a value cannot be read"),
+        ("? 0x" + 5000 * "f" + "\n: 1", "a value cannot be read"),
+        ("a: !!set {? 0x" + 5000 * "f" + "}", "a value cannot be read"),
     ],
-    ids=["aliases", "merges", "endless", "endless merge", "deep", "date", "long number"],
+    ids=[
+        "aliases",
+        "merges",
+        "endless",
+        "endless merge",
+        "deep",
+        "date",
+        "long number",
+        "long key",
+        "long in set",
+    ],
 )
 def test_hostile_yaml_costs_a_message(text: str, words: str) -> None:
     with pytest.raises(SpecError, match=words):
         parse(text, "job.yaml")
 
 
+def test_an_index_of_any_length_is_one_that_the_list_has_not() -> None:
+    with pytest.raises(SpecError, match="the list has no item '9999"):
+        override({"spec": {"pools": [{}]}}, f"spec.pools.{5000 * '9'}.replicas=3")
+
+
 def test_what_json_lacks_becomes_text() -> None:
-    ((_, content),) = parse("{1: 2001-01-01, b: !!set {x}, c: 0x" + 5000 * "f" + "}", "job.yaml")
-    found = as_json(content)
+    ((_, found),) = parse("{1: 2001-01-01, b: !!set {x}, c: 0x" + 5000 * "f" + "}", "job.yaml")
     assert found["1"] == "2001-01-01"
     assert found["c"] == "a number of 20,000 bits"
     assert json.loads(json.dumps(found)) == found

@@ -21,7 +21,7 @@ from rljob_operator.children.resolved_job import resolve_job
 from rljob_operator.cluster.node_notices import NodeNotice
 from rljob_operator.cluster.port import Manifest, Ref, controller_uid
 from rljob_operator.decisions.site_documents import WantedPools, changes_at_hub, document_of, wanted_pools
-from rljob_operator.decisions.site_reports import PoolReport, capacity_of
+from rljob_operator.decisions.site_reports import PoolReport, SiteBeat, capacity_of
 from rljob_operator.nats.accounts import Seeds, issuer
 from rljob_operator.nats.credentials import JobKeys, secret_credentials
 from rljob_operator.nats.permissions import Holder
@@ -379,3 +379,5 @@ def test_the_capacity_of_a_site_counts_devices_of_nodes_that_take_pods() -> None
     nodes = [node(gpu="8", nic="0"), node(gpu="4"), node(gpu="8", ready="Unknown"), node(unschedulable=True)]
     assert capacity_of(nodes) == {"nodes": 2, "example.com/gpu": 12}
     assert capacity_of([]) == {"nodes": 0}
+    most = capacity_of(2 * [node(**{"g" * 63: str((1 << 63) - 1)})])
+    assert SiteBeat(number=1, capacity=dict(most)).capacity == most

@@ -11,6 +11,7 @@ import pytest
 from small_job import MakeJob
 
 from rljob_core.config import JobConfig
+from rljob_core.errors import SpecError
 from rljob_core.spec import RLJob
 from rljob_operator.children.audit_pod import BACKUP_FILE, POD_FILE, RESTORE_FILE, audit_config_map
 from rljob_operator.children.cluster_defaults import ClusterDefaults
@@ -250,6 +251,26 @@ def test_the_site_s_template_lies_under_the_user_s(
     assert ours["imagePullPolicy"] == "Never"
     assert {"name": "X", "value": "user"} in ours["env"]
     assert laid["spec"]["containers"][0]["name"] == "worker", "what is given stays as it is"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("user", "field"),
+    [
+        ({"spec": None}, "spec.x.spec"),
+        ({"spec": {"containers": None}}, "spec.x.spec.containers"),
+        ({"spec": {"volumes": None}}, "spec.x.spec.volumes"),
+        ({"spec": {"containers": [{"name": "reward", "env": None}]}}, "spec.x.spec.containers[reward].env"),
+        ({"spec": {"containers": [{"name": []}]}}, "spec.x.spec.containers[0]"),
+        ({"spec": {"tolerations": 3}}, "spec.x.spec.tolerations"),
+        ({"spec": {"tolerations": ["x"]}}, "spec.x.spec.tolerations"),
+    ],
+)
+def test_a_template_that_no_pod_can_follow_is_refused_by_its_field(
+    make_job: MakeJob, secured: ClusterDefaults, user: Manifest, field: str
+) -> None:
+    with pytest.raises(SpecError) as refused:
+        template(make_job(), secured, Role.REWARD, user)
+    assert refused.value.path == field
 
 
 LOST = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}

@@ -45,11 +45,8 @@ def documents_of(file: Path, text: str | None = None) -> list[Document]:
     Raises:
         SpecError: it cannot be read, or is no YAML.
     """
-    return [
-        (root, as_json(content))
-        for root, content in parse(_read(file) if text is None else text, str(file))
-        if content is not None
-    ]
+    found = parse(_read(file) if text is None else text, str(file))
+    return [document for document in found if document[1] is not None]
 
 
 def is_site(content: object) -> bool:
@@ -58,7 +55,7 @@ def is_site(content: object) -> bool:
 
 
 def parse(text: str, source: str) -> list[Document]:
-    """Parse YAML documents.
+    """Parse YAML documents, as JSON has their content.
 
     Raises:
         SpecError: the text is not YAML, or a key is given twice.
@@ -67,7 +64,8 @@ def parse(text: str, source: str) -> list[Document]:
     try:
         nodes = list(YAML(typ="safe", pure=True).compose_all(text))
         _check_size(nodes, source)
-        return list(zip(nodes, YAML(typ="safe", pure=True).load_all(text), strict=True))
+        contents = map(_as_json, YAML(typ="safe", pure=True).load_all(text))
+        return list(zip(nodes, contents, strict=True))
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
@@ -115,7 +113,7 @@ def _check_size(nodes: Sequence[Node | None], source: str) -> None:
         )
 
 
-def as_json(content: Any) -> Any:
+def _as_json(content: Any) -> Any:
     """Convert what YAML has and JSON lacks, as kubectl does.
 
     Integral floats such as 4.0 and 1e6 become integers, because JSON has only one number type; keys, dates, and what a
@@ -124,10 +122,10 @@ def as_json(content: Any) -> Any:
     match content:
         case dict():
             return {
-                key if isinstance(key, str) else str(key): as_json(value) for key, value in content.items()
+                key if isinstance(key, str) else str(key): _as_json(value) for key, value in content.items()
             }
         case list():
-            return [as_json(item) for item in content]
+            return [_as_json(item) for item in content]
         case float() if content.is_integer():
             return int(content)
         case int() if content.bit_length() > _LONGEST_INTEGER:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
-from rljob_cli.manifest.documents import Document, as_json, documents_of, is_site, job_document, parse
+from rljob_cli.manifest.documents import Document, documents_of, is_site, job_document, parse
 from rljob_core.advice import advice, dotted, location, nearest
 from rljob_core.errors import SpecError
 from rljob_core.remote_uri import sources, with_paths
@@ -249,7 +249,7 @@ def override(content: dict[str, Any], text: str) -> FieldPath:
     values = parse(value, f"--set {path}")
     if len(values) > 1:
         raise SpecError(f"--set {path}", "a second document begins in the value: write one value")
-    target[key] = as_json(values[0][1]) if values else None
+    target[key] = values[0][1] if values else None
     return (*location, key)
 
 
@@ -269,8 +269,9 @@ def _key(target: object, step: str, path: str) -> str | int:
     if isinstance(target, dict):
         return step
     if isinstance(target, list):
-        if step.isdecimal() and int(step) < len(target):
-            return int(step)
+        indices = [str(index) for index in range(len(target))]
+        if step in indices:
+            return indices.index(step)
         names = [item.get("name") if isinstance(item, dict) else None for item in target]
         if step in names:
             return names.index(step)

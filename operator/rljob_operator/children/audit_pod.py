@@ -102,8 +102,8 @@ def command_pod(
     nats = access(job, holder)
     coordinators = {worker_protocol.NATS_CREDENTIALS, worker_protocol.NATS_JWT}
     env = [variable for variable in ours["env"] if variable["name"] not in coordinators]
-    mounts = [mount for mount in ours["volumeMounts"] if mount["name"] != TOKEN_VOLUME]
-    volumes = [volume for volume in spec["volumes"] if volume["name"] != TOKEN_VOLUME]
+    mounts = [mount for mount in ours["volumeMounts"] if mount.get("name") != TOKEN_VOLUME]
+    volumes = [volume for volume in spec["volumes"] if volume.get("name") != TOKEN_VOLUME]
     if holder is Holder.RESTORER:
         mounts = [_writable(mount, job) for mount in mounts]
     ours = {**ours, "env": env, "volumeMounts": [*mounts, *nats.mounts], "envFrom": credentials(job)}

@@ -32,6 +32,9 @@ MERGE_KEYS = {
     "topologySpreadConstraints": "topologyKey",
 }
 
+_NEEDED = {"spec", "containers", "volumes", "env", "volumeMounts"}
+"""Fields of ours that a patch adds to: without them no worker starts."""
+
 
 def merge(base: dict[str, Any], patch: dict[str, Any], path: str) -> dict[str, Any]:
     """`base` with `patch` applied; neither is changed.
@@ -40,13 +43,20 @@ def merge(base: dict[str, Any], patch: dict[str, Any], path: str) -> dict[str, A
         path: path of the patch in the user's manifest, for error messages.
 
     Raises:
-        SpecError: a value of the patch has another type than the value in `base`, or a list element lacks its key.
+        SpecError: a value of the patch has another type than the value in `base`, a list element lacks its key, or what
+            the worker needs is to be removed.
     """
     merged = dict(base)
     for field, value in patch.items():
         where = f"{path}.{field}"
         if value is None:
+            if field in _NEEDED and field in merged:
+                raise SpecError(where, "must not be null: the worker needs what is in it; remove this line")
             merged.pop(field, None)
+        elif field == "tolerations" and not (
+            isinstance(value, list) and all(isinstance(one, dict) for one in value)
+        ):
+            raise SpecError(where, "must be a list of maps")
         elif field in MERGE_KEYS and isinstance(merged.get(field, []), list):
             merged[field] = _merge_list(merged.get(field, []), value, MERGE_KEYS[field], where)
         elif isinstance(merged.get(field), dict):
@@ -63,7 +73,7 @@ def _merge_list(base: list[Any], patch: Any, key: str, path: str) -> list[Any]:
         raise SpecError(path, f"must be a list of elements with a {key}, not {type(patch).__name__}")
     merged = {element[key]: element for element in base}
     for index, element in enumerate(patch):
-        if not isinstance(element, dict) or key not in element:
+        if not isinstance(element, dict) or not isinstance(element.get(key), str | int):
             raise SpecError(f"{path}[{index}]", f"needs a {key}: elements of this list are merged by it")
         name = element[key]
         merged[name] = merge(merged.get(name, {}), element, f"{path}[{name}]")
@@ -95,5 +105,5 @@ def tolerations_for_lost_nodes(given: Sequence[Manifest]) -> list[Manifest]:
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _LOST_NODE_SECONDS}
         for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
     ]
-    keys = {toleration.get("key") for toleration in given}
+    keys = [toleration.get("key") for toleration in given]
     return [*given, *(toleration for toleration in ours if toleration["key"] not in keys)]

@@ -215,23 +215,22 @@ def _for_role(template: Manifest, role: Role, *, scoring: bool) -> Manifest:
     return {**template, "spec": {**template["spec"], "containers": containers}}
 
 
+_OF_SIBLINGS = (
+    "image", "imagePullPolicy", "workingDir", "envFrom", "volumeMounts", "resources", "terminationMessagePath",
+    "terminationMessagePolicy", "securityContext",
+)  # fmt: skip
+
+
 def sibling(
     container: Manifest, name: str, arguments: Sequence[str], credentials: Sequence[Manifest]
 ) -> Manifest:
     """A container with another command and the image, mounts and patches of a role's container."""
-    kept: Manifest = {
-        name: container[name]
-        for name in ("image", "imagePullPolicy", "workingDir", "envFrom", "volumeMounts", "resources")
-        if name in container
-    }
+    kept: Manifest = {name: container[name] for name in _OF_SIBLINGS if name in container}
     return {
         **kept,
         "name": str(name),
         "command": list(arguments),
         "env": [*container["env"], *credentials],
-        "terminationMessagePath": container["terminationMessagePath"],
-        "terminationMessagePolicy": container["terminationMessagePolicy"],
-        "securityContext": container["securityContext"],
     }
 
 

@@ -30,12 +30,14 @@ EVENTS = 8
 NODES = "nodes"
 _MOST_RESOURCES = 31
 """In a report, besides the number of nodes."""
+_MOST = (1 << 53) - 1
+"""Of any number in a beat."""
 
 # As the API server takes them: a status that it refuses would keep the job of that pool from being reconciled.
 _Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$", max_length=256)]
 _Resource = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?$", max_length=253)
-]
+    str, StringConstraints(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?$", max_length=317)
+]  # as Kubernetes names resources: 253 characters, a slash, 63 characters
 _Replicas = Annotated[int, Field(ge=0, le=10_000)]
 
 
@@ -264,4 +266,5 @@ def capacity_of(nodes: Iterable[Manifest]) -> Mapping[str, int]:
             if "/" in resource and str(quantity).isdecimal():
                 found[resource] += int(quantity)
     devices = sorted(resource for resource in found if resource != NODES and found[resource])
-    return {NODES: found[NODES], **{resource: found[resource] for resource in devices[:_MOST_RESOURCES]}}
+    counted = {resource: min(found[resource], _MOST) for resource in devices[:_MOST_RESOURCES]}
+    return {NODES: found[NODES], **counted}

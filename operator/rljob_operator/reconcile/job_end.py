@@ -42,8 +42,7 @@ class JobEnd:
         since = datetime.fromisoformat(manifest["metadata"]["deletionTimestamp"])
         late = (datetime.now(UTC) - since).total_seconds() >= _LEFT_SECONDS
         gone = await self._tear_down(job, reconciler, late=late)
-        key = job.metadata.namespace, job.metadata.name
-        if not await self._queues.release(key, job, manifest) or not gone:
+        if not await self._release(job, manifest, late=late) or not gone:
             return False
         try:
             await self._streams.remove(job)
@@ -66,6 +65,21 @@ class JobEnd:
                 raise
             message = f"its children are left to Kubernetes: {type(error).__name__}: {error}"
             await self._say_left(job, "ChildrenLeft", message)
+            return True
+
+    async def _release(self, job: RLJob, manifest: Manifest, *, late: bool) -> bool:
+        """Give the job's quota back; whether that is done, or cannot be, because one of its objects cannot be read."""
+        try:
+            return await self._queues.release((job.metadata.namespace, job.metadata.name), job, manifest)
+        except ApiError:
+            raise
+        except Exception as error:
+            if not late:
+                raise
+            message = (
+                f"its Workloads may be left, and keep quota: delete them: {type(error).__name__}: {error}"
+            )
+            await self._say_left(job, "WorkloadsLeft", message)
             return True
 
     async def _say_left(self, job: RLJob, reason: str, message: str) -> None:

@@ -131,6 +131,8 @@ class SiteController(ReconcileLoop):
                     await self._end.tell(client, told, self._wanted, self._streams.reports)
                 except ERRORS as error:
                     log.warning("the nats-server of this site: %s", error)
+                except Exception:  # what one job, node or the hub says must not end the pools of the others
+                    log.exception("the talk with the hub")
             await asyncio.sleep(_TALK_SECONDS)
 
     async def _join(self) -> None:
