@@ -24,6 +24,8 @@ from rljob_runtime.messaging.nats.store import NatsStore
 
 _DESCRIPTION = ("meta.inf", "meta.sum")
 """Files in which a nats-server describes a stream; without either, it passes the stream over."""
+UNKNOWN_DAMAGE = "its files do not belong together"
+"""Of a stream that a server passes over, and whose description reads well."""
 
 
 @asynccontextmanager
