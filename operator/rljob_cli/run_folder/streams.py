@@ -101,6 +101,11 @@ def broken_streams(folder: RunFolder, identity: Identity) -> dict[str, str]:
     return {stream: why for stream, why in found.items() if why}
 
 
+def is_complete(place: Path) -> bool:
+    """Whether a stream's folder has what its server needs; while it empties the stream, it may have no messages."""
+    return (place / "meta.inf").exists() and (place / "msgs").is_dir()
+
+
 def _broken(folder: RunFolder, stream: str) -> str:
     place = next(folder.nats.glob(f"store/jetstream/*/streams/{stream}"), None)
     if place is None:
