@@ -64,6 +64,13 @@ def test_a_proposal_that_nothing_followed_may_be_uncommitted() -> None:
     assert audited(cut(3)).verdict is Verdict.HOLDS
 
 
+def test_numbers_of_messages_that_were_lost_before_a_claim_are_no_hole() -> None:
+    evidence_builder = job()
+    evidence_builder.lost.add(len(evidence_builder.ledger) + 1)
+    evidence_builder.claim(2, "two")
+    assert audited(evidence_builder).verdict is Verdict.HOLDS
+
+
 def test_a_ledger_that_grew_while_the_rest_was_read_lacks_nothing() -> None:
     assert audited(cut(2), growing=True).verdict is Verdict.HOLDS
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
@@ -15,7 +16,9 @@ from evidence_streams import append, seal
 from example_job import write_job
 from invocation import children, claimed, refused, rljob
 
+from rljob_cli.run.resume import lost_since_its_end
 from rljob_cli.run_folder.folder import RunFolder
+from rljob_cli.run_folder.streams import UNKNOWN_DAMAGE
 from rljob_core.failures import ADVICE, Reason
 from rljob_core.ports import MESSAGE_ID, Channel, MessageStore
 from rljob_core.records import EpochClaimed, SpecInForce
@@ -132,6 +135,30 @@ def test_nobody_goes_back_in_it(
     assert said[0] == f"at fault: {ADVICE[Reason.LEDGER_DAMAGED].at_fault}"
     assert said[2].endswith(" --resume --from-version 1")  # it has not gone back
     assert what in found_by_the_audit(folder)[0]
+
+
+def test_a_finished_run_that_lost_its_end_or_a_stream_is_to_be_continued(tmp_path: Path) -> None:
+    folder = claimed(write_job(tmp_path, **EMULATED), spec=EMULATED)
+    identity = folder.identity()
+    assert identity is not None
+    names = StreamNames.of_job(namespace="default", job="sums", uid="0123")
+    evidence_builder = job()
+    leave(folder, evidence_builder)
+    ledger = names.stream(Channel.LEDGER)
+    steps = evidence_builder.version
+    assert lost_since_its_end(folder, identity, steps) == {
+        ledger: "it has lost its end, with that of the job"
+    }
+    shutil.rmtree(folder.nats)
+    evidence_builder.finish()
+    leave(folder, evidence_builder)
+    assert lost_since_its_end(folder, identity, steps) == {}
+    metrics, rewards = (
+        next(folder.nats.rglob(names.stream(channel))) for channel in (Channel.METRICS, Channel.REWARDS)
+    )
+    for name in ("meta.inf", "meta.sum"):
+        shutil.copy(rewards / name, metrics / name)
+    assert lost_since_its_end(folder, identity, steps) == {names.stream(Channel.METRICS): UNKNOWN_DAMAGE}
 
 
 def test_rollback_is_for_a_resumed_run(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from invocation import Ended, rljob, snapshot, started
 
 from rljob_cli.manifest.load import load_job
 from rljob_cli.patch.change import change_of, kept_patches, patch, restarts
-from rljob_cli.run_folder import streams
+from rljob_cli.run import resume
 from rljob_cli.run_folder.folder import RunFolder
 
 
@@ -190,7 +190,7 @@ def test_a_patch_stays_until_the_manifest_or_its_flags_say_something_new(
 def test_what_becomes_of_patches_is_said_of_a_finished_run_too(
     tmp_path: Path, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "broken_streams", lambda *_: {})  # it has none
+    monkeypatch.setattr(resume, "lost_since_its_end", lambda *_: {})  # it has none
     assert patched(folder, "pipeline.maxStaleness=4", "steps=9").code == 0
     folder.summary.write_text(json.dumps({"exit": "Succeeded", "steps": 4}))
     ended = rljob("run", tmp_path / "job.yaml", "--output", folder.path, "--resume", "--set", "steps=3")

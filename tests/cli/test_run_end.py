@@ -15,6 +15,7 @@ from rljob_cli.run.end_report import RunEnd, RunExit
 from rljob_cli.run.live_view import open_view
 from rljob_cli.run.run import Run
 from rljob_cli.run.view import EventLog
+from rljob_cli.run_folder.streams import is_complete
 from rljob_core.failures import Failure, Reason
 from rljob_core.job_state import JobState
 from rljob_core.records import JobFinished
@@ -38,3 +39,12 @@ def test_ctrl_c_before_an_ended_job_is_opened_again_is_no_end_of_this_run(
     assert end.exit is (RunExit.FAILED if opened else RunExit.INTERRUPTED)
     assert end.failure == (RAISED if opened else None)
     assert json.loads(folder.summary.read_text())["exit"] == end.exit
+
+
+def test_a_stream_without_its_description_or_its_messages_is_incomplete(tmp_path: Path) -> None:
+    (tmp_path / "msgs").mkdir()
+    assert not is_complete(tmp_path)
+    (tmp_path / "meta.inf").touch()
+    assert is_complete(tmp_path)
+    (tmp_path / "msgs").rmdir()
+    assert not is_complete(tmp_path)

@@ -89,6 +89,19 @@ async def test_who_was_replaced_appends_nothing_any_more(connect: Connect) -> No
     assert (await Ledger(await connect(), job=JOB, instance="x").replay()).buffers.next_step == 2
 
 
+async def test_a_ledger_whose_server_knows_a_later_end_than_it_has_is_continued(store: MessageStore) -> None:
+    """As after a power cut that took the end of a file of messages, but not the index beside it."""
+    old, state = await take_charge(store, "old")
+    await append(old, state, opened(0))
+    await append(old, state, opened(1))
+    await store.delete(Channel.LEDGER, [await store.last_sequence(Channel.LEDGER)])
+    new, new_state = await take_charge(store, "new")
+    await append(new, new_state, opened(1))
+    assert (await Ledger(store, job=JOB, instance="x").replay()).buffers.next_step == 2
+    with pytest.raises(Fenced):
+        await old.append(state.writer, [opened(2)])
+
+
 async def test_of_two_that_claim_at_once_one_wins(connect: Connect) -> None:
     one, other = [Ledger(await connect(), job=JOB, instance=name) for name in ("one", "other")]
     await one.replay()

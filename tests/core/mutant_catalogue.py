@@ -401,7 +401,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "appends are not fenced": Mutant(
         "rljob_runtime.messaging.ledger",
-        "            expected_sequence=self._end.sequence,\n",
+        "            expected_sequence=max(self._end.sequence, self._lost),\n",
         "            expected_sequence=None,\n",
         by=("simulation",),
     ),

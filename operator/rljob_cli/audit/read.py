@@ -33,7 +33,7 @@ from rljob_cli.audit.streams import (
 )
 from rljob_cli.cluster_job import job_config
 from rljob_cli.run_folder.folder import Identity, RunFolder
-from rljob_cli.run_folder.streams import broken_streams, served_streams, store_of
+from rljob_cli.run_folder.streams import UNKNOWN_DAMAGE, broken_streams, served_streams, store_of
 from rljob_core.config import JobConfig
 from rljob_core.errors import RLJobError, SpecError, StoreUnavailable
 from rljob_core.exhausted import limit_of
@@ -115,7 +115,7 @@ async def _collect_of(folder: RunFolder, identity: Identity, url: str, *, in_use
         stream = names.stream(channel)
         if identity.nats_url:
             return f"the nats-server at {identity.nats_url} has no stream {stream}"
-        why = broken.get(stream, "its files do not belong together")
+        why = broken.get(stream, UNKNOWN_DAMAGE)
         return f"the stream {stream} does not load: {why}; `rljob run --resume` repairs what other evidence allows"
 
     return await collect(

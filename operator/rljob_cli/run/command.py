@@ -298,16 +298,16 @@ def _say_patches(kept: list[str], known: Identity) -> None:
 
 def _finished_steps(folder: RunFolder, job: RLJob, known: Identity) -> int:
     """Steps of a run that is finished, of which there is nothing to resume; 0 if it is not, or has lost streams."""
-    from rljob_cli.run_folder.streams import broken_streams
+    from rljob_cli.run.resume import lost_since_its_end
 
     summary = folder.earlier_summary()
     steps = int(summary.get("steps", 0))
     if summary.get("exit") != "Succeeded" or job.spec.steps > steps:
         return 0
-    broken = broken_streams(folder, known)
-    for stream, why in broken.items():
+    lost = lost_since_its_end(folder, known, steps)
+    for stream, why in lost.items():
         typer.echo(f"repairing the stream {stream}: {why}")
-    return 0 if broken else steps
+    return 0 if lost else steps
 
 
 def _say_finished(folder: RunFolder, job: RLJob, steps: int) -> None:

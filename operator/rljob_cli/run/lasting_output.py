@@ -6,7 +6,9 @@ All that is printed of a run is in its folder, too.
 from __future__ import annotations
 
 import io
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -24,11 +26,14 @@ class _Lasting(io.FileIO):
 
 
 def outlast_readers() -> None:
-    """Have this process go on when its output or its errors have no reader, or no room, any more."""
-    if sys.stdout is not None:  # else whoever started the process has closed it
-        sys.stdout = _lasting(sys.stdout)
-    if sys.stderr is not None:
-        sys.stderr = _lasting(sys.stderr)
+    """Have this process go on when its output or its errors have no reader, or no room, any more, or never had any."""
+    sys.stdout = _nowhere() if sys.stdout is None else _lasting(sys.stdout)
+    sys.stderr = _nowhere() if sys.stderr is None else _lasting(sys.stderr)
+
+
+def _nowhere() -> TextIO:
+    """In place of a stream that whoever started this process has closed."""
+    return Path(os.devnull).open("w", encoding="utf-8")
 
 
 def _lasting(stream: TextIO) -> TextIO:

@@ -1,4 +1,8 @@
-"""`rljob run --resume` before any role starts: it revokes versions (`--from-version`), or opens an ended job again."""
+"""`rljob run --resume` before any role starts.
+
+It finds out whether a finished job has lost anything since, revokes versions (`--from-version`), or opens an ended job
+again.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,52 @@ from contextlib import closing
 from functools import partial
 
 from rljob_cli.run_folder.embedded_nats import streams_at_rest
-from rljob_cli.run_folder.folder import RunFolder
-from rljob_cli.run_folder.streams import opened_store
+from rljob_cli.run_folder.folder import Identity, RunFolder
+from rljob_cli.run_folder.streams import UNKNOWN_DAMAGE, broken_streams, opened, opened_store, store_of
 from rljob_core.config import JobConfig
-from rljob_core.ports import MessageStore, WeightStore
+from rljob_core.ports import Channel, MessageStore, WeightStore
 from rljob_core.spec import RLJob
+from rljob_core.stream_names import StreamNames
 from rljob_operator.children.resolved_job import resolve_job
 from rljob_runtime.locations import local_path
 from rljob_runtime.messaging.connect import job_store
+from rljob_runtime.messaging.ledger import Ledger
 from rljob_runtime.roles.offline_rollback import Reopened, RolledBack, reopen, roll_back
 from rljob_runtime.training.checkpoint_base import Checkpoints
 from rljob_runtime.training.checkpoints import open_checkpoints
 from rljob_runtime.weights.create import open_store
+
+
+def lost_since_its_end(folder: RunFolder, identity: Identity, steps: int) -> dict[str, str]:
+    """The streams that a run which has succeeded lost since, and why; none are known of a server of the user's.
+
+    A server is asked, as only that shows what it loads of files that are damaged.
+
+    Args:
+        folder: of the run, locked by the caller.
+        identity: of its job.
+        steps: that it has trained.
+
+    Raises:
+        CorruptLedger, StoreUnavailable: the ledger cannot be read.
+    """
+    return {} if identity.nats_url else asyncio.run(_lost_since_its_end(folder, identity, steps))
+
+
+async def _lost_since_its_end(folder: RunFolder, identity: Identity, steps: int) -> dict[str, str]:
+    names = StreamNames.of_job(namespace=identity.namespace, job=identity.name, uid=identity.uid)
+    lost = broken_streams(folder, identity)
+    async with (
+        streams_at_rest(folder.nats, None, os.environ) as url,
+        opened(store_of(identity, url)) as store,
+    ):
+        absent = [channel for channel in Channel if not await store.exists(channel)]
+        lost = {names.stream(channel): UNKNOWN_DAMAGE for channel in absent} | lost
+        if Channel.LEDGER not in absent:
+            state = await Ledger(store, job=identity.uid, instance=_instance()).replay()
+            if state.finished is None or state.version < steps:
+                lost[names.stream(Channel.LEDGER)] = "it has lost its end, with that of the job"
+    return lost
 
 
 def go_back_to(version: int, job: RLJob, folder: RunFolder) -> RolledBack:

@@ -17,6 +17,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 from rljob_cli.job_checks.job import check_pods
 from rljob_cli.job_checks.nats_server import check_servers
@@ -41,7 +42,7 @@ from rljob_cli.run_folder.embedded_nats import (
 )
 from rljob_cli.run_folder.folder import RunFolder
 from rljob_cli.run_folder.job_file import changes, stored_job
-from rljob_cli.run_folder.streams import join_sites, opened_store
+from rljob_cli.run_folder.streams import is_complete, join_sites, opened_store
 from rljob_core.errors import RLJobError, SpecError, StoreUnavailable, failure_of
 from rljob_core.exhausted import limit_in
 from rljob_core.failures import Failure, Reason
@@ -329,9 +330,13 @@ class Run:
     async def _sample(self) -> None:
         """Once a second, measure free space and rates, memory if it is due, and update the view and the summary."""
         # None of a server of the user's. What the server has in memory lets roles wait, and no write ends.
-        streams = list((self._folder.nats / "store" / "jetstream").glob("*/streams/*/meta.inf"))
+        streams = [
+            file.parent for file in (self._folder.nats / "store" / "jetstream").glob("*/streams/*/meta.inf")
+        ]
+        incomplete = set[Path]()
         while True:
-            if lost := next((file.parent for file in streams if not file.exists()), None):
+            before, incomplete = incomplete, {place for place in streams if not is_complete(place)}
+            if lost := next(iter(before & incomplete), None):
                 raise _StreamsLost(f"{lost} is gone, or damaged: a stream of the job")
             await self._peak.measure()
             if (free := shutil.disk_usage(self._folder.path).free) < LEAST_FREE_BYTES:

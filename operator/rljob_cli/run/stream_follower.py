@@ -85,9 +85,6 @@ class StreamFollower:
                 self._metrics.start([])
         async for batch in store.read(Channel.METRICS, start=self._read + 1):
             self._take(batch)
-            # A later line may revoke the end of an earlier run.
-            if self._progress.end is not None and batch[-1].sequence >= self._known:
-                self.ended.set()
             self._view.refresh(self._progress)
 
     async def catch_up(self, store: MessageStore) -> None:
@@ -110,6 +107,10 @@ class StreamFollower:
 
     def _add_line(self, line: StepMetrics, *, before: bool) -> None:
         """Add a line of the metrics stream; `before`: it was stored when this run started."""
+        if (
+            line.finished and not before
+        ):  # an earlier one may be revoked, or the ledger may have lost that end
+            self.ended.set()
         if before and (line.finished == "Failed" or (line.finished and line.version < self._spec.steps)):
             return  # this run has opened the job again, even if the line that says so was lost
         if not self._progress.add(line):

@@ -24,6 +24,8 @@ from rljob_runtime.messaging.nats.store import NatsStore
 
 _DESCRIPTION = ("meta.inf", "meta.sum")
 """Files in which a nats-server describes a stream; without either, it passes the stream over."""
+UNKNOWN_DAMAGE = "its files do not belong together"
+"""Of a stream that a server passes over, and whose description reads well."""
 
 
 @asynccontextmanager
@@ -97,6 +99,11 @@ def broken_streams(folder: RunFolder, identity: Identity) -> dict[str, str]:
     names = StreamNames.of_job(namespace=identity.namespace, job=identity.name, uid=identity.uid)
     found = {stream: _broken(folder, stream) for stream in names.all_streams}
     return {stream: why for stream, why in found.items() if why}
+
+
+def is_complete(place: Path) -> bool:
+    """Whether a stream's folder has what its server needs; while it empties the stream, it may have no messages."""
+    return (place / "meta.inf").exists() and (place / "msgs").is_dir()
 
 
 def _broken(folder: RunFolder, stream: str) -> str:

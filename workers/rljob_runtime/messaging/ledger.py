@@ -65,6 +65,9 @@ class Ledger:
         self._job = job
         self._instance = instance
         self._end = LedgerPosition()
+        self._lost = (
+            0  # the last sequence of messages behind the end that the server has lost; 0 if it lost none
+        )
         self._appended = 0
         self._since_snapshot = 0
 
@@ -88,7 +91,10 @@ class Ledger:
             Fenced: the last message did not arrive: the server has lost the ledger's end meanwhile.
             CorruptLedger: a message does not decode, or belongs to another job; the error names its sequence.
         """
+        # A server whose files were cut may know how far they went: it then has no message of its last sequence.
+        known = await self._store.last_sequence(Channel.LEDGER)
         last = await self._store.last(Channel.LEDGER)
+        self._lost = known if known > (last.sequence if last is not None else 0) else 0
         state, start = (whole, 1) if whole is not None else await self._newest_snapshot()
         if last is None:
             return state
@@ -136,6 +142,9 @@ class Ledger:
             (before,) = await self._store.get(Channel.LEDGER, [replayed.sequence])
             if before is None or _position(before) != replayed:
                 raise Fenced("the ledger was cut and written again while it was read")
+        if self._lost and (await self._store.get(Channel.LEDGER, [self._lost]))[0] is not None:
+            raise Fenced("a message of the ledger that seemed to be lost is there")
+        self._lost = 0
 
     async def snapshot_if_due(self, state: JobState) -> None:
         """Store a snapshot if enough records were appended since the last one, which bounds the time of a replay."""
@@ -163,7 +172,7 @@ class Ledger:
             data,
             headers={**headers, _AFTER: self._end.id, CHAIN_DIGEST: digest},
             message_id=identity,
-            expected_sequence=self._end.sequence,
+            expected_sequence=max(self._end.sequence, self._lost),
             expected_id=self._end.id if compare and self._end.id else None,
         )
         self._end = LedgerPosition(sequence, identity, digest)
