@@ -107,9 +107,7 @@ class StreamFollower:
 
     def _add_line(self, line: StepMetrics, *, before: bool) -> None:
         """Add a line of the metrics stream; `before`: it was stored when this run started."""
-        if (
-            line.finished and not before
-        ):  # an earlier one may be revoked, or the ledger may have lost that end
+        if line.finished and not before:  # an earlier end may be revoked, or the ledger may have lost it
             self.ended.set()
         if before and (line.finished == "Failed" or (line.finished and line.version < self._spec.steps)):
             return  # this run has opened the job again, even if the line that says so was lost

@@ -65,9 +65,7 @@ class Ledger:
         self._job = job
         self._instance = instance
         self._end = LedgerPosition()
-        self._lost = (
-            0  # the last sequence of messages behind the end that the server has lost; 0 if it lost none
-        )
+        self._lost = 0  # the last sequence of the messages behind the end that the server has lost
         self._appended = 0
         self._since_snapshot = 0
 
