@@ -112,3 +112,21 @@ def test_a_file_is_read_no_further_than_its_size(tmp_path: Path) -> None:
     place.write("file", [b"123"])
     with pytest.raises(BackupDamaged):
         next(verified(place, "file", stored))
+
+
+@pytest.mark.parametrize("kind", ["hidden file", "linked folder"])
+def test_nothing_is_written_where_a_link_leads(tmp_path: Path, kind: str) -> None:
+    root, other = tmp_path / "backup", tmp_path / "other"
+    root.mkdir()
+    other.mkdir()
+    (other / "file").write_text("before")
+    place = open_place(str(root))
+    if kind == "hidden file":
+        (root / ".file.writing").symlink_to(other / "file")
+        place.write("file", [b"after"])
+        assert b"".join(place.read("file")) == b"after"
+    else:
+        (root / "weights").symlink_to(other)
+        with pytest.raises(SpecError, match="is a link that leads out of"):
+            place.write("weights/key/file", [b"after"])
+    assert {path.name: path.read_text() for path in other.iterdir()} == {"file": "before"}

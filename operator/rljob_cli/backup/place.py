@@ -19,7 +19,7 @@ from rljob_runtime.locations import local_path
 from rljob_runtime.process.fsync import create_folder, sync_folder
 from rljob_runtime.storage import folders, objects
 from rljob_runtime.storage.objects import PART_BYTES, is_object_store, object_store
-from rljob_runtime.storage.plain_files import NotPlain, open_plain
+from rljob_runtime.storage.plain_files import NotPlain, create_plain, open_plain
 
 _WRITING = ".writing"
 
@@ -145,8 +145,12 @@ class FolderPlace:
         aside = target.with_name(f".{target.name}{_WRITING}")
         passing = _Digested(chunks)
         with folders.writing(target):
+            if not target.parent.resolve().is_relative_to(self._root):
+                raise SpecError(
+                    "TARGET", f"{target.parent} is a link that leads out of {self._root}: name another place"
+                )
             create_folder(target.parent)
-            file = aside.open("wb")
+            file = create_plain(aside)
         try:
             with file:
                 for chunk in passing:
