@@ -358,8 +358,8 @@ class RunFolder:
     def check_plain(self) -> None:
         """Check that what is read and written here, and by the server, are files of this folder.
 
-        A folder may come from anybody: a link would have a file elsewhere overwritten, a FIFO would never be read to its
-        end. Weights, checkpoints and samples may be links to other disks: who reads them checks them.
+        A folder may come from anybody: a link would have a file elsewhere overwritten, a FIFO would never be read to
+        its end. Weights, checkpoints and samples may be links to other disks: who reads them checks them.
 
         Raises:
             SpecError: something is a link, a FIFO or a device.
