@@ -413,6 +413,8 @@ def test_damage_is_noticed_and_nothing_is_restored(
         ("files", "checkpoints/evil"),
         ("files", "checkpoints/site-packages/0123456789abcdef/evil.pth"),
         ("files", "checkpoints/step-000001/0123456789abcdef/../evil.pth"),
+        ("files", "checkpoints/step-000001/0123456789abcdef/alone"),
+        ("files", "checkpoints/step-\u0663\u0663\u0663\u0663\u0663\u0663/0123456789abcdef/checkpoint.json"),
         ("weights", "../v1-a1"),
         ("streams", "work"),
     ],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,3 +132,13 @@ def test_nothing_is_written_where_a_link_leads(tmp_path: Path, kind: str) -> Non
         with pytest.raises(SpecError, match="is a link that leads out of"):
             place.write("weights/key/file", [b"after"])
     assert {path.name: path.read_text() for path in other.iterdir()} == {"file": "before"}
+
+
+def test_folders_may_be_nested_more_deeply_than_calls(tmp_path: Path) -> None:
+    (tmp_path / ("a/" * 200)).mkdir(parents=True)
+    most = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + 150)
+    try:
+        assert open_place(str(tmp_path)).paths() == []
+    finally:
+        sys.setrecursionlimit(most)

@@ -183,8 +183,17 @@ class FolderPlace:
 
     def paths(self) -> list[str]:
         """Return the paths of all files, without those that are being written."""
-        found = (path for path in self._root.rglob("*") if path.is_file() and not path.is_symlink())
-        return [path.relative_to(self._root).as_posix() for path in found if not path.name.endswith(_WRITING)]
+        found, left = list[str](), [""]
+        while left:  # a loop, as folders may be nested more deeply than calls
+            folder = left.pop()
+            with suppress(OSError), os.scandir(self._root / folder) as entries:
+                for entry in entries:
+                    path = f"{folder}{entry.name}"
+                    if entry.is_dir(follow_symlinks=False):
+                        left.append(f"{path}/")
+                    elif entry.is_file(follow_symlinks=False) and not path.endswith(_WRITING):
+                        found.append(path)
+        return found
 
     def delete(self, path: str) -> None:
         """Delete a file, and the folders that are empty without it."""
