@@ -36,7 +36,9 @@ def replay(
     with exit_codes():
         from rljob_runtime.roles.decision_replay import replay as replay_log
 
-        folder = RunFolder(path).decisions
+        run = RunFolder(path)
+        run.check_plain()
+        folder = run.decisions
         logs = sorted(folder.glob("*.jsonl"))
         if not logs:
             raise SpecError(str(folder), "holds no decisions: start the run with --record")

@@ -359,6 +359,14 @@ def test_a_ledger_that_has_lost_its_end_does_not_replace_its_backup(target: Path
 # ------------------------------------------------------------------------------------ restoring
 
 
+def test_a_link_in_place_of_the_hidden_folder_is_not_followed(target: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("before")
+    (tmp_path / ".restored.restoring").symlink_to(tmp_path / "mine")
+    assert "is a link: remove it" in refusal(rljob("restore", target, tmp_path / "restored"))
+    assert (tmp_path / "mine" / "file").read_text() == "before"
+
+
 def test_nothing_is_overwritten(folder: RunFolder, target: Path, tmp_path: Path) -> None:
     before = snapshot(folder.path)
     assert "choose an empty or a new folder" in refusal(rljob("restore", target, folder.path))
@@ -405,6 +413,8 @@ def test_damage_is_noticed_and_nothing_is_restored(
         ("files", "checkpoints/evil"),
         ("files", "checkpoints/site-packages/0123456789abcdef/evil.pth"),
         ("files", "checkpoints/step-000001/0123456789abcdef/../evil.pth"),
+        ("files", "checkpoints/step-000001/0123456789abcdef/alone"),
+        ("files", "checkpoints/step-\u0663\u0663\u0663\u0663\u0663\u0663/0123456789abcdef/checkpoint.json"),
         ("weights", "../v1-a1"),
         ("streams", "work"),
     ],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,3 +114,31 @@ def test_a_file_is_read_no_further_than_its_size(tmp_path: Path) -> None:
     place.write("file", [b"123"])
     with pytest.raises(BackupDamaged):
         next(verified(place, "file", stored))
+
+
+@pytest.mark.parametrize("kind", ["hidden file", "linked folder"])
+def test_nothing_is_written_where_a_link_leads(tmp_path: Path, kind: str) -> None:
+    root, other = tmp_path / "backup", tmp_path / "other"
+    root.mkdir()
+    other.mkdir()
+    (other / "file").write_text("before")
+    place = open_place(str(root))
+    if kind == "hidden file":
+        (root / ".file.writing").symlink_to(other / "file")
+        place.write("file", [b"after"])
+        assert b"".join(place.read("file")) == b"after"
+    else:
+        (root / "weights").symlink_to(other)
+        with pytest.raises(SpecError, match="is a link that leads out of"):
+            place.write("weights/key/file", [b"after"])
+    assert {path.name: path.read_text() for path in other.iterdir()} == {"file": "before"}
+
+
+def test_folders_may_be_nested_more_deeply_than_calls(tmp_path: Path) -> None:
+    (tmp_path / ("a/" * 200)).mkdir(parents=True)
+    most = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + 150)
+    try:
+        assert open_place(str(tmp_path)).paths() == []
+    finally:
+        sys.setrecursionlimit(most)

@@ -92,9 +92,11 @@ def test_a_folder_that_holds_an_adapter_only(tmp_path: Path, has_config: bool) -
     (model / "optimizer-00000.safetensors").touch()  # as in a checkpoint of a job with adapters
     assert refused(file) == [error]
     assert f"`rljob export {model} TARGET`" in error
-    (model / "model.safetensors").touch()
-    if has_config:
-        assert warned(file) == []
+    (model / "model.safetensors").touch()  # to which transformers would add the adapter
+    (error,) = refused(file)
+    assert error.startswith(
+        f"spec.model.uri: {model / 'adapter_config.json'} is of an adapter beside the model"
+    )
 
 
 def write_parquet(folder: Path, rows: list[dict[str, Any]]) -> None:

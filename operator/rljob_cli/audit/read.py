@@ -74,6 +74,7 @@ async def read_folder(folder: RunFolder) -> Evidence:
 
 async def read_folder_served(folder: RunFolder, url: str) -> Evidence:
     """The evidence of a run whose streams, or a copy of them, the server at `url` serves."""
+    folder.check_plain()
     return await _read_served(folder, folder.required_identity(), url, in_use=folder.in_use())
 
 

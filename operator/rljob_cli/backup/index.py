@@ -128,6 +128,11 @@ class Index(_IndexPart):
             for segment in stream.segments:
                 if not segment.path.startswith(f"streams/{channel}/"):
                     raise ValueError(f"{segment.path!r} is no file of the stream {channel}")
+        for folder in {
+            "/".join(path.split("/")[:3]) for path in self.files if path.startswith("checkpoints/")
+        }:
+            if f"{folder}/{checkpoint_base.INFO}" not in self.files:
+                raise ValueError(f"{folder} has no {checkpoint_base.INFO}")
         return self
 
 

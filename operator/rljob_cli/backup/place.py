@@ -19,7 +19,7 @@ from rljob_runtime.locations import local_path
 from rljob_runtime.process.fsync import create_folder, sync_folder
 from rljob_runtime.storage import folders, objects
 from rljob_runtime.storage.objects import PART_BYTES, is_object_store, object_store
-from rljob_runtime.storage.plain_files import NotPlain, open_plain
+from rljob_runtime.storage.plain_files import NotPlain, create_plain, open_plain
 
 _WRITING = ".writing"
 
@@ -145,8 +145,12 @@ class FolderPlace:
         aside = target.with_name(f".{target.name}{_WRITING}")
         passing = _Digested(chunks)
         with folders.writing(target):
+            if not target.parent.resolve().is_relative_to(self._root):
+                raise SpecError(
+                    "TARGET", f"{target.parent} is a link that leads out of {self._root}: name another place"
+                )
             create_folder(target.parent)
-            file = aside.open("wb")
+            file = create_plain(aside)
         try:
             with file:
                 for chunk in passing:
@@ -179,8 +183,17 @@ class FolderPlace:
 
     def paths(self) -> list[str]:
         """Return the paths of all files, without those that are being written."""
-        found = (path for path in self._root.rglob("*") if path.is_file() and not path.is_symlink())
-        return [path.relative_to(self._root).as_posix() for path in found if not path.name.endswith(_WRITING)]
+        found, left = list[str](), [""]
+        while left:  # a loop, as folders may be nested more deeply than calls
+            folder = left.pop()
+            with suppress(OSError), os.scandir(self._root / folder) as entries:
+                for entry in entries:
+                    path = f"{folder}{entry.name}"
+                    if entry.is_dir(follow_symlinks=False):
+                        left.append(f"{path}/")
+                    elif entry.is_file(follow_symlinks=False) and not path.endswith(_WRITING):
+                        found.append(path)
+        return found
 
     def delete(self, path: str) -> None:
         """Delete a file, and the folders that are empty without it."""

@@ -63,7 +63,10 @@ async def restore(place: BackupPlace, folder: RunFolder, overrides: Sequence[str
     identity = _moved(identity_in(index), overrides, folder)
     job = identity.stamp(stored_job(identity))
     check_unused(job)
-    aside = RunFolder(folder.path.with_name(f".{folder.path.name}.restoring"))
+    hidden = folder.path.with_name(f".{folder.path.name}.restoring")
+    if hidden.is_symlink():  # it was not us: what it leads to would be cleared
+        raise SpecError("DIR", f"{hidden} is a link: remove it, or name another folder")
+    aside = RunFolder(hidden)
     with aside.locked():
         try:
             _clear(aside)

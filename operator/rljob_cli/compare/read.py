@@ -62,6 +62,7 @@ def read_run(path: Path) -> ComparedRun:
             str(path),
             "holds no run, neither job.json nor metrics.jsonl: give the output folder of an `rljob run`",
         )
+    folder.check_plain()
     manifest, model, manifest_notes = _manifest(folder)
     lines, line_notes = _lines(folder)
     outcome = folder.earlier_summary().get("exit", "")

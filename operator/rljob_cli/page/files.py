@@ -198,7 +198,7 @@ def is_running(folder: RunFolder) -> bool:
     starts at that moment would be refused.
     """
     lock = folder.path / ".lock"
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, SpecError):
         found = lock.stat()
         _check_plain(found)
         pid = int(lock.read_text(encoding="ascii")) if found.st_size <= _LOCK_BYTES else 0

@@ -120,6 +120,7 @@ class RunStreams:
     @asynccontextmanager
     async def _at_rest(self, identity: Identity) -> AsyncIterator[str]:
         """The URL of a server that has the streams of a run that has ended."""
+        self._files.folder.check_plain()
         if identity.nats_url:
             yield identity.nats_url
             return

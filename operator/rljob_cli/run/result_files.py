@@ -18,6 +18,7 @@ from rljob_core.job_state import JobState
 from rljob_core.messages import ENGINE_SIGNAL
 from rljob_core.spec import RLJob
 from rljob_operator.cluster.local.replace_text import replace_text
+from rljob_runtime.storage.plain_files import create_plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -171,7 +172,8 @@ def plot(path: Path, job: RLJob, progress: RunProgress) -> None:
     if not progress.commits and not progress.evaluations:
         return
     aside = path.with_name(f".{path.name}.new")
-    draw(job, progress).savefig(aside, format="png")
+    with create_plain(aside) as file:
+        draw(job, progress).savefig(file, format="png")
     aside.replace(path)
 
 

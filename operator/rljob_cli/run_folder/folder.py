@@ -19,13 +19,16 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -305,7 +308,8 @@ class RunFolder:
             SpecError: another process holds the lock.
         """
         create_folder(self.path)
-        with self._lock.open("a+", encoding="ascii") as file:
+        self.check_plain()
+        with self._opened_lock(os.O_RDWR | os.O_CREAT) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -320,18 +324,72 @@ class RunFolder:
 
     def holder(self) -> str:
         """Id of the process that holds the lock; empty if none does."""
-        return self._lock.read_text(encoding="ascii") if self.in_use() else ""
+        if not self.in_use():
+            return ""
+        with self._opened_lock(os.O_RDONLY) as file:
+            return file.read()
 
     def in_use(self) -> bool:
         """Whether a process holds the lock now."""
         try:
-            with self._lock.open("rb") as file:
+            with self._opened_lock(os.O_RDONLY) as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except FileNotFoundError:
             return False
         except BlockingIOError:
             return True
         return False
+
+    def _opened_lock(self, flags: int) -> TextIOWrapper:
+        """The lock's file, which is no link and no FIFO."""
+        try:
+            descriptor = os.open(self._lock, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            if error.errno not in {errno.ELOOP, errno.ENXIO, errno.EISDIR}:
+                raise
+            raise _not_ours(self._lock) from error
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise _not_ours(self._lock)
+        return os.fdopen(descriptor, "r" if flags == os.O_RDONLY else "r+", encoding="ascii")
+
+    def check_plain(self) -> None:
+        """Check that what is read and written here, and by the server, are files of this folder.
+
+        A folder may come from anybody: a link would have a file elsewhere overwritten, a FIFO would never be read to
+        its end. Weights, checkpoints and samples may be links to other disks: who reads them checks them.
+
+        Raises:
+            SpecError: something is a link, a FIFO or a device.
+        """
+        left = [
+            *(
+                self._lock,
+                self.job,
+                self.workers_config,
+                self.engines,
+                self.metrics,
+                self.events,
+                self.summary,
+            ),
+            *(self.nats, self.trainer, self.decisions, self.targets, self.path / "logs"),
+        ]
+        while left:
+            path = left.pop()
+            with suppress(FileNotFoundError):
+                mode = path.lstat().st_mode
+                if stat.S_ISDIR(mode):
+                    left += path.iterdir()
+                elif not stat.S_ISREG(mode):
+                    raise _not_ours(path)
+
+
+def _not_ours(path: Path) -> SpecError:
+    return SpecError(
+        str(path), "is a link, a FIFO or a device, as no run leaves: remove it, or put the file itself there"
+    )
 
 
 def _json_in(file: Path) -> Any:

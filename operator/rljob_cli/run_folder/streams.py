@@ -44,6 +44,7 @@ async def served_streams(folder: RunFolder, identity: Identity, *, whole: bool =
         StoreUnavailable: no server starts on the streams, or the run in the folder starts or ends just now.
         OSError: there is no room for a copy.
     """
+    folder.check_plain()
     if identity.nats_url:
         yield identity.nats_url
         return

@@ -110,6 +110,7 @@ def read_run(path: Path) -> RecordedRun:
         RLJobError: its ledger cannot be read.
     """
     folder = RunFolder(path)
+    folder.check_plain()
     identity = _identity(folder)
     job = stored_job(identity)
     commits = _commits(folder)

@@ -13,6 +13,7 @@ from rljob_core.errors import SpecError
 from rljob_runtime.engines.factory import check_length
 from rljob_runtime.engines.registry import create_engine
 from rljob_runtime.engines.vllm.factory import check_tensor_parallel
+from rljob_runtime.model.identity import model_identity
 from rljob_runtime.model.settings import (
     check_tokenizer,
     model_settings,
@@ -20,6 +21,7 @@ from rljob_runtime.model.settings import (
     weight_files,
 )
 from rljob_runtime.model.tensor_files import read_model
+from rljob_runtime.model.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -185,3 +187,31 @@ def test_engines_refuse_before_they_load(
 ) -> None:
     with pytest.raises(SpecError, match=message):
         create_engine(name, model_path=model, options=options)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config.json", "[" * 100_000),
+        ("config.json", "null"),
+        ("config.json", '{"vocab_size": 50, "architectures": {"a": 1}}'),
+        ("tokenizer.json", '{"added_tokens": [{}]}'),
+        ("tokenizer.json", '{"model": {"vocab": {"a": []}}}'),
+        ("tokenizer_config.json", "[" * 100_000),
+        ("tokenizer_config.json", "null"),
+        ("tokenizer_config.json", '{"extra_special_tokens": 5}'),
+        ("tokenizer_config.json", '{"chat_template": [{}]}'),
+        ("tokenizer_config.json", '{"chat_template": 5}'),
+        ("generation_config.json", '{"eos_token_id": ["x"]}'),
+    ],
+)
+def test_settings_of_any_kind_cost_a_message(copied: Path, name: str, text: str) -> None:
+    (copied / name).write_text(text)
+    model_identity(copied)
+
+    def read() -> None:
+        check_tokenizer(model_settings(copied))
+        Tokenizer(copied)
+
+    with pytest.raises(SpecError, match=r"spec\.model\.uri: "):
+        read()

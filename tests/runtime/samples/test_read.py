@@ -266,3 +266,12 @@ def test_bytes_that_rot_are_no_surprise(run: Path) -> None:
         page = reading.page()
         assert page.groups
         reading.page(SampleFilter(prompt="one"))
+
+
+def test_a_log_that_is_none_is_read_no_further_than_a_line(tmp_path: Path) -> None:
+    with (tmp_path / "attempt-1.jsonl").open("wb") as file:
+        file.write(b'{"step": ' + b"9" * 5000 + b"}\n")
+        file.truncate(1 << 40)
+    log = TrainedLog(tmp_path)
+    log.refresh()
+    assert log.prompts_of(1) == set()

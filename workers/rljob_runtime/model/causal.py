@@ -23,10 +23,10 @@ from transformers.initialization import no_init_weights
 from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.logging import disable_progress_bar
 
-from rljob_core.errors import SpecError
+from rljob_core.errors import RLJobError, SpecError
 from rljob_runtime.model.folder_files import check_inside, without_safetensors
 from rljob_runtime.model.identity import check_weights, tied_names
-from rljob_runtime.model.settings import read_settings, weight_files
+from rljob_runtime.model.settings import check_whole, read_settings, weight_files
 
 #: Model types for which transformers before 5.23 applies the soft cap of attention scores in eager attention only.
 _EAGER = ("gemma2",)
@@ -41,11 +41,16 @@ def load_model(path: Path, *, dtype: torch.dtype, device: torch.device) -> Any:
     Raises:
         SpecError: the folder holds no causal language model.
     """
-    with _of_folder(path) as chosen:
+    with _of_folder(path) as config:
         if not weight_files(path):
             raise without_safetensors(path)
         model = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True, **chosen
+            path,
+            config=config,
+            dtype=dtype,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
         )
     return model.to(device).eval()
 
@@ -58,19 +63,22 @@ def empty_model(path: Path, *, dtype: torch.dtype) -> Any:
     Raises:
         SpecError: the folder holds no causal language model.
     """
-    with _of_folder(path) as chosen, no_init_weights():
-        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False, **chosen)
+    with _of_folder(path) as config, no_init_weights():
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
         model.tie_weights()
     return model.eval()
 
 
 @contextmanager
-def _of_folder(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the arguments to load a folder's model with, and turn errors of loading into SpecError."""
+def _of_folder(path: Path) -> Iterator[Any]:
+    """Yield the configuration to load a folder's model with, and turn errors of loading into SpecError.
+
+    The folder does not choose the attention: a name such as `org/kernel` would be downloaded from a hub, and run.
+    """
     if not (path / "config.json").is_file():
         raise SpecError("spec.model.uri", f"{path} holds no config.json: name a model's folder")
     check_inside(path)
+    check_whole(path)
     if "/" in str(read_settings(path / "config.json").get("transformers_weights") or ""):
         raise SpecError(
             "spec.model.uri", f"{path / 'config.json'} names weights elsewhere (transformers_weights)"
@@ -79,8 +87,11 @@ def _of_folder(path: Path) -> Iterator[dict[str, str]]:
     try:
         with _LOADING:
             config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-            yield {"attn_implementation": "eager"} if config.model_type in _EAGER else {}
-    except (OSError, ValueError, KeyError) as error:
+            config._attn_implementation = "eager" if config.model_type in _EAGER else None
+            yield config
+    except (RLJobError, RuntimeError, MemoryError):
+        raise
+    except Exception as error:  # transformers finds the faults of a config.json by stumbling over them
         raise SpecError("spec.model.uri", f"{path} holds no causal language model: {error}") from error
 
 

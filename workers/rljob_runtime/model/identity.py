@@ -11,8 +11,9 @@ from typing import Any
 
 import xxhash
 
-from rljob_core.errors import WeightsRejected
+from rljob_core.errors import SpecError, WeightsRejected
 from rljob_runtime.model.folder_files import check_inside
+from rljob_runtime.model.settings import read_settings
 
 #: Entries of config.json that say how it was saved rather than what the model is.
 _INCIDENTAL = ("_name_or_path", "dtype", "torch_dtype", "transformers_version")
@@ -110,9 +111,9 @@ def model_identity(folder: Path) -> str:
     """
     check_inside(folder)
     digest = xxhash.xxh3_128()
-    config: dict[str, Any] = {}
-    with suppress(OSError, ValueError):
-        config = json.loads((folder / "config.json").read_bytes())
+    config: Mapping[str, Any] = {}
+    with suppress(SpecError):
+        config = read_settings(folder / "config.json")
     kept = {name: value for name, value in config.items() if name not in _INCIDENTAL}
     digest.update(json.dumps(kept, sort_keys=True).encode())
     for path in sorted(folder.glob("*.safetensors")):

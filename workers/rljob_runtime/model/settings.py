@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rljob_core.errors import SpecError
+from rljob_core.errors import RLJobError, SpecError
 from rljob_runtime.model.folder_files import check_inside
 from rljob_runtime.storage.plain_files import read_plain
 
@@ -56,6 +57,11 @@ def model_settings(folder: Path) -> ModelSettings:
     """
     check_inside(folder)
     whole = read_settings(folder / "config.json")
+    with understood(folder / "config.json"):
+        return _sizes(folder, whole)
+
+
+def _sizes(folder: Path, whole: Mapping[str, Any]) -> ModelSettings:
     # A model of several modalities has separate settings for the part that writes text.
     text = whole.get("text_config")
     settings = text if isinstance(text, dict) else whole
@@ -93,7 +99,11 @@ def check_tokenizer(model: ModelSettings) -> None:
     file = model.folder / "tokenizer.json"
     if not file.is_file():
         return  # a job that needs a tokenizer fails where it loads it
-    settings = read_settings(file)
+    with understood(file):
+        _check_embedded(model, read_settings(file))
+
+
+def _check_embedded(model: ModelSettings, settings: Mapping[str, Any]) -> None:
     added = settings.get("added_tokens") or ()
     special = {token["id"]: str(token["content"]) for token in added if token.get("special")}
     vocabulary = (settings.get("model") or {}).get("vocab") or {}
@@ -173,14 +183,18 @@ _BESIDE = ("adapter", "optimizer-")
 
 
 def check_whole(folder: Path) -> None:
-    """Check that a folder holds more than an adapter.
+    """Check that a folder holds a model and no adapter, which transformers would add to it.
 
     Raises:
-        SpecError: it holds an adapter only; the error names its base model and says how to merge both.
+        SpecError: it holds an adapter; if it holds nothing else, the error names its base model and says how to merge.
     """
     adapter = folder / "adapter_config.json"
-    if not adapter.is_file() or any(not f.name.startswith(_BESIDE) for f in folder.glob("*.safetensors")):
+    if not adapter.is_file():
         return
+    if any(not f.name.startswith(_BESIDE) for f in folder.glob("*.safetensors")):
+        raise _wrong(
+            f"{adapter} is of an adapter beside the model, which would be added to it: remove the file"
+        )
     base = read_settings(adapter).get("base_model_name_or_path") or "its base model"
     raise _wrong(
         f"{folder} holds an adapter of {base} only: write {base} here, or merge both into another folder: "
@@ -205,6 +219,23 @@ def read_settings(file: Path) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise _wrong(f"{file} holds no settings")
     return value
+
+
+@contextmanager
+def understood(file: Path) -> Iterator[None]:
+    """Turn what the block stumbles over, as settings in a file may be of any kind, into an error of the file.
+
+    Raises:
+        SpecError: the block has raised no error of ours.
+    """
+    try:
+        yield
+    except (RLJobError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise _wrong(
+            f"{file} holds other settings than a model's ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _wrong(message: str) -> SpecError:

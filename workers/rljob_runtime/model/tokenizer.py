@@ -7,7 +7,7 @@ the tokens of its `apply_chat_template(tokenize=True)` (`tests/runtime/model/tes
 
 from __future__ import annotations
 
-import json
+import operator
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
@@ -20,10 +20,13 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from rljob_core.errors import SpecError
 from rljob_runtime.model.folder_files import check_inside
+from rljob_runtime.model.settings import read_settings, understood
 from rljob_runtime.model.templates import LimitedTemplate, chat_environment
+from rljob_runtime.storage.plain_files import read_plain
 
 _ASSISTANT = f"\ue000{secrets.token_hex(16)}\ue001"
 """Stands for what the model said, which is never rendered nor tokenized again; no message can contain it."""
+_LARGEST_TEMPLATE = 16 << 20
 _ROLES = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -58,12 +61,13 @@ class Tokenizer:
         # Engines pad by themselves, and a prompt must not be cut silently.
         self._backend.no_padding()
         self._backend.no_truncation()
-        settings = _settings(folder)
-        self.special_tokens = {role: text for role in _ROLES if (text := _token_text(settings.get(role)))}
-        self._backend.add_special_tokens(self._undeclared(settings))
-        self.stop_tokens = self._stop_tokens(folder)
-        self._beginning = self._tokens_before()
-        self._templates = _chat_templates(folder, settings)
+        with understood(folder):
+            settings = _settings(folder)
+            self.special_tokens = {role: text for role in _ROLES if (text := _token_text(settings.get(role)))}
+            self._backend.add_special_tokens(self._undeclared(settings))
+            self.stop_tokens = self._stop_tokens(folder)
+            self._beginning = self._tokens_before()
+            self._templates = _chat_templates(folder, settings)
         self._compiled = dict[str, LimitedTemplate]()
         self._template_arguments = dict(template_arguments or {})
 
@@ -219,12 +223,12 @@ class Tokenizer:
         for name in ("generation_config.json", "config.json"):
             ids = _read_json(folder / name).get("eos_token_id")
             if ids is not None:
-                stop.update(ids if isinstance(ids, list) else [ids])
+                stop.update(map(operator.index, ids if isinstance(ids, list) else [ids]))
                 break
         return frozenset(stop)
 
 
-def _settings(folder: Path) -> dict[str, Any]:
+def _settings(folder: Path) -> Mapping[str, Any]:
     """tokenizer_config.json; older models have the special tokens in a file of their own."""
     settings = _read_json(folder / "tokenizer_config.json")
     if "added_tokens_decoder" in settings:
@@ -238,24 +242,19 @@ def _chat_templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]
     if (file := folder / "chat_template.jinja").is_file():
         files["default"] = file
     if files:
-        return {name: file.read_text(encoding="utf-8") for name, file in files.items()}
+        return {name: read_plain(file, limit=_LARGEST_TEMPLATE).decode() for name, file in files.items()}
     given = settings.get("chat_template") or _read_json(folder / "chat_template.json").get("chat_template")
     if isinstance(given, list):
-        return {entry["name"]: entry["template"] for entry in given}
-    if isinstance(given, dict):
-        return given
-    return {} if given is None else {"default": given}
+        given = {entry["name"]: entry["template"] for entry in given}
+    templates = given if isinstance(given, dict) else {} if given is None else {"default": given}
+    if not all(isinstance(text, str) for text in templates.values()):
+        raise TypeError("a chat template is no text")
+    return templates
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def _read_json(file: Path) -> Mapping[str, Any]:
     """A JSON object; empty where the file does not exist."""
-    if not file.is_file():
-        return {}
-    try:
-        value: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise SpecError("spec.model.uri", f"{file} is not JSON: {error}") from error
-    return value
+    return read_settings(file) if file.is_file() else {}
 
 
 def _token_text(token: Any) -> str | None:

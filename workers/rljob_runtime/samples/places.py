@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from rljob_runtime.process.fsync import create_folder, sync_folder
 from rljob_runtime.samples.keeping import has_room, reserve_of
 from rljob_runtime.storage import folders, objects
 from rljob_runtime.storage.objects import is_object_store, object_store
+from rljob_runtime.storage.plain_files import create_plain, open_plain
 
 _WRITING = ".writing"
 #: Seconds after which a file that was not completed is no one's any more.
@@ -71,7 +73,7 @@ class SampleFolder:
             create_folder(self._root)
             self._leave_room(len(content))
             try:
-                with aside.open("wb") as file:
+                with create_plain(aside) as file:
                     file.write(content)
                     file.flush()
                     os.fsync(file.fileno())
@@ -107,7 +109,7 @@ class SampleFolder:
     def open(self, name: str) -> Any:
         """Open a file for reading."""
         with folders.reading(self._root / name):
-            return (self._root / name).open("rb")
+            return BufferedReader(open_plain(self._root / name))
 
     def delete(self, name: str) -> None:
         """Delete a file."""

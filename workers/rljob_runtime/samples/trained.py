@@ -33,8 +33,10 @@ from rljob_runtime.storage.plain_files import NotPlain, open_plain
 from rljob_runtime.storage.trainer_log import TrainerLogCopy, TrainerLogObjects
 
 _FILE = re.compile(r"attempt-(\d+)\.jsonl")
-_STEP = re.compile(rb'"step":\s*(\d+)')
-_GROUP = re.compile(rb'"trajectory":\s*"g(\d+)\.')
+_STEP = re.compile(rb'"step":\s*(\d{1,15})\b')
+_GROUP = re.compile(rb'"trajectory":\s*"g(\d{1,15})\.')
+_LONGEST_LINE = 64 << 20
+"""Bytes of a line at most: a micro-batch has some thousand trajectories."""
 
 #: A trajectory's id, its attempt, and the digest of the payload: after a power cut, an attempt may be there twice.
 AnswerKey = tuple[str, int, str]
@@ -122,8 +124,8 @@ class TrainedLog:
         try:
             with BufferedReader(open_plain(path)) as file:
                 file.seek(start)
-                for line in file:
-                    if not line.endswith(b"\n"):  # it is being written
+                while line := file.readline(_LONGEST_LINE):
+                    if not line.endswith(b"\n"):  # it is being written, or no log
                         break
                     self._add(path, attempt, start, line)
                     start += len(line)

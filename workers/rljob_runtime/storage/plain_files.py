@@ -1,14 +1,14 @@
 """Opens files in folders that others have written: regular files only, of a bounded size, below a folder.
 
 A FIFO would block its reader, a device would never end, and a link would have a file from elsewhere taken for one of
-the folder.
+the folder, or overwritten.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from io import BufferedReader, FileIO
+from io import BufferedReader, BufferedWriter, FileIO
 from pathlib import Path
 
 
@@ -49,3 +49,13 @@ def read_plain(path: Path, *, limit: int, within: Path | None = None) -> bytes:
     if len(content) > limit:
         raise NotPlain(f"{path} has more than {limit:,} bytes")
     return content
+
+
+def create_plain(path: Path) -> BufferedWriter:
+    """Open a new file for writing, in place of what has its name: what a link there leads to stays as it is.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.unlink(missing_ok=True)
+    return path.open("xb")

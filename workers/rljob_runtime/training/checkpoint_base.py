@@ -27,7 +27,7 @@ KEPT = 2
 """Newest versions whose checkpoints are kept."""
 _AWAITED = 4
 """Of the versions whose evaluations are still to come, the newest that are kept, too, where the best one is."""
-_KEY = re.compile(r"step-\d{6,}(-\d+)?")
+_KEY = re.compile(r"step-\d{6,15}(-\d{1,15})?", re.ASCII)
 
 
 class CheckpointFile(BaseModel):

@@ -20,7 +20,10 @@ def replace_text(path: Path, text: str, *, durable: bool = False) -> None:
     """
     temporary = path.with_name(f".{path.name}.new")
     try:
-        with temporary.open("w", encoding="utf-8") as stream:
+        temporary.unlink(
+            missing_ok=True
+        )  # of an earlier process, or a link: what that leads to stays as it is
+        with temporary.open("x", encoding="utf-8") as stream:
             stream.write(text)
             if durable:
                 stream.flush()
