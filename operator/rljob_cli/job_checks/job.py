@@ -69,7 +69,8 @@ def _model(config: JobConfig) -> None:
     folder = local_path(config.spec.model.uri, field="spec.model.uri")
     if not folder.is_dir():
         raise _wrong_model(f"there is no folder {folder}: give the folder of a Hugging Face model")
-    from rljob_runtime.model.settings import check_whole, read_settings
+    from rljob_runtime.model.folder_files import read_settings
+    from rljob_runtime.model.settings import check_whole
 
     check_whole(folder)
     settings = read_settings(folder / "config.json")

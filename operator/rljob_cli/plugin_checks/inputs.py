@@ -92,7 +92,7 @@ def initial_weights(folder: Path, backend: str | None) -> Callable[[], list[tupl
 
 def longest_response(folder: Path, options: dict[str, Any]) -> int:
     """Return how many tokens a response may have so that it and a prompt fit the model and the engine's `maxLength`."""
-    from rljob_runtime.model.settings import read_settings
+    from rljob_runtime.model.folder_files import read_settings
 
     settings = read_settings(folder / "config.json")
     bounds = [settings.get("max_position_embeddings"), options.get("maxLength")]

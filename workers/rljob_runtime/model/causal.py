@@ -24,9 +24,9 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.logging import disable_progress_bar
 
 from rljob_core.errors import RLJobError, SpecError
-from rljob_runtime.model.folder_files import check_inside, without_safetensors
+from rljob_runtime.model.folder_files import check_inside, read_settings, without_safetensors
 from rljob_runtime.model.identity import check_weights, tied_names
-from rljob_runtime.model.settings import check_whole, read_settings, weight_files
+from rljob_runtime.model.settings import check_whole, weight_files
 
 #: Model types for which transformers before 5.23 applies the soft cap of attention scores in eager attention only.
 _EAGER = ("gemma2",)

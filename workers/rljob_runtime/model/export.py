@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rljob_core.errors import SpecError, WeightsRejected
-from rljob_runtime.model.folder_files import check_inside, files_taken_over
-from rljob_runtime.model.settings import read_settings, weight_files
+from rljob_runtime.model.folder_files import check_inside, files_taken_over, read_settings
+from rljob_runtime.model.settings import weight_files
 from rljob_runtime.model.tensor_files import layout_of, read_model, write_model
 from rljob_runtime.process.fsync import sync_folder, sync_tree
 

@@ -6,13 +6,17 @@ checkpoint that takes the file over would publish it.
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from rljob_core.errors import SpecError
+from rljob_core.errors import RLJobError, SpecError
 from rljob_core.remote_uri import unsafe_weights
+from rljob_runtime.storage.plain_files import read_plain
 
 _READ = (".json", ".safetensors", ".jinja", ".model", ".txt", ".tiktoken")
 _TAKEN_OVER = re.compile(
@@ -21,6 +25,8 @@ _TAKEN_OVER = re.compile(
     r"|(tokenizer|spiece|sentencepiece(\.bpe)?)\.model|[\w-]+\.tiktoken|(LICENSE|NOTICE)(\.(txt|md))?",
     re.ASCII,
 )
+_LARGEST_SETTINGS = 512 << 20
+"""Bytes of a JSON file of a model; the tokenizer of a large vocabulary has 30 MB."""
 
 
 def check_inside(folder: Path) -> None:
@@ -61,3 +67,41 @@ def _is_inside(path: Path, folder: Path) -> bool:
     home, found = (Path(os.path.realpath(one)) for one in (folder, path))
     blobs = home.parents[1] / "blobs" if home.parent.name == "snapshots" else home
     return found.is_file() and (found.is_relative_to(home) or found.parent == blobs)
+
+
+def read_settings(file: Path) -> Mapping[str, Any]:
+    """Read a JSON object from a file in a model's folder.
+
+    Raises:
+        SpecError: the file is missing, cannot be read, or holds something else.
+    """
+    try:
+        value = json.loads(read_plain(file, limit=_LARGEST_SETTINGS))
+    except FileNotFoundError as error:
+        raise _wrong(f"{file.parent} holds no Hugging Face model: {file.name} is missing") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise _wrong(f"{file} cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise _wrong(f"{file} holds no settings")
+    return value
+
+
+@contextmanager
+def understood(file: Path) -> Iterator[None]:
+    """Turn what the block stumbles over, as settings in a file may be of any kind, into an error of the file.
+
+    Raises:
+        SpecError: the block has raised no error of ours.
+    """
+    try:
+        yield
+    except (RLJobError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise _wrong(
+            f"{file} holds other settings than a model's ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _wrong(message: str) -> SpecError:
+    return SpecError("spec.model.uri", message)

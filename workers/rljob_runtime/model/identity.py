@@ -12,8 +12,7 @@ from typing import Any
 import xxhash
 
 from rljob_core.errors import SpecError, WeightsRejected
-from rljob_runtime.model.folder_files import check_inside
-from rljob_runtime.model.settings import read_settings
+from rljob_runtime.model.folder_files import check_inside, read_settings
 
 #: Entries of config.json that say how it was saved rather than what the model is.
 _INCIDENTAL = ("_name_or_path", "dtype", "torch_dtype", "transformers_version")

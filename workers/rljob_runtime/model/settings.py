@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rljob_core.errors import RLJobError, SpecError
-from rljob_runtime.model.folder_files import check_inside
-from rljob_runtime.storage.plain_files import read_plain
+from rljob_core.errors import SpecError
+from rljob_runtime.model.folder_files import check_inside, read_settings, understood
 
 #: Positions of a model whose settings give no limit.
 _UNBOUNDED = 1 << 20
-_LARGEST_SETTINGS = 512 << 20
-"""Bytes of a JSON file of a model; the tokenizer of a large vocabulary has 30 MB."""
 _LARGEST_HEADER = 100_000_000
 """Bytes of the header of a safetensors file, as the library has it."""
 
@@ -202,40 +198,6 @@ def check_whole(folder: Path) -> None:
         f'AutoPeftModelForCausalLM.from_pretrained("{folder}").merge_and_unload().save_pretrained(…), with the '
         "tokenizer's files beside it"
     )
-
-
-def read_settings(file: Path) -> Mapping[str, Any]:
-    """Read a JSON object from a file in a model's folder.
-
-    Raises:
-        SpecError: the file is missing, cannot be read, or holds something else.
-    """
-    try:
-        value = json.loads(read_plain(file, limit=_LARGEST_SETTINGS))
-    except FileNotFoundError as error:
-        raise _wrong(f"{file.parent} holds no Hugging Face model: {file.name} is missing") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise _wrong(f"{file} cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise _wrong(f"{file} holds no settings")
-    return value
-
-
-@contextmanager
-def understood(file: Path) -> Iterator[None]:
-    """Turn what the block stumbles over, as settings in a file may be of any kind, into an error of the file.
-
-    Raises:
-        SpecError: the block has raised no error of ours.
-    """
-    try:
-        yield
-    except (RLJobError, OSError, MemoryError):
-        raise
-    except Exception as error:
-        raise _wrong(
-            f"{file} holds other settings than a model's ({type(error).__name__}: {error})"
-        ) from error
 
 
 def _wrong(message: str) -> SpecError:

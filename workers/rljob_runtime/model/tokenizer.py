@@ -19,8 +19,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as FastTokenizer
 
 from rljob_core.errors import SpecError
-from rljob_runtime.model.folder_files import check_inside
-from rljob_runtime.model.settings import read_settings, understood
+from rljob_runtime.model.folder_files import check_inside, read_settings, understood
 from rljob_runtime.model.templates import LimitedTemplate, chat_environment
 from rljob_runtime.storage.plain_files import read_plain
 

@@ -12,7 +12,8 @@ from rljob_core.config import JobConfig
 from rljob_core.errors import SpecError
 from rljob_core.ports import TrainerBackend
 from rljob_core.spec import RLJobSpec
-from rljob_runtime.model.settings import LOADING, read_settings
+from rljob_runtime.model.folder_files import read_settings
+from rljob_runtime.model.settings import LOADING
 from rljob_runtime.plugins import Factory, Registry
 from rljob_runtime.training.losses.registry import check_loss
 from rljob_runtime.training.options import (
