@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import zlib
 from pathlib import Path
 
@@ -83,7 +85,7 @@ def test_a_wide_weight_stands_only_where_it_rounds_to_the_one_that_is_loaded(tmp
     torch.testing.assert_close(loaded, torch.tensor([1.001, 2.001, 4.0]))
 
 
-@pytest.mark.parametrize("spoil", ["gone", "torn", "other", "none", "shape", "fewer"])
+@pytest.mark.parametrize("spoil", ["gone", "torn", "other", "fifo", "words", "none", "shape", "fewer"])
 def test_what_does_not_fit_is_refused_before_anything_is_taken(tmp_path: Path, spoil: str) -> None:
     write(tmp_path, ranks=3)
     path = tmp_path / "optimizer-00001.safetensors"
@@ -94,6 +96,13 @@ def test_what_does_not_fit_is_refused_before_anything_is_taken(tmp_path: Path, s
         path.write_bytes(path.read_bytes()[:-3])
     elif spoil == "other":
         path.write_bytes(b"text")
+    elif spoil == "fifo":
+        path.unlink()
+        os.mkfifo(path)
+    elif spoil == "words":  # in place of shapes
+        written = json.dumps(json.dumps(SHAPES)).encode()
+        path.write_bytes(path.read_bytes().replace(written, b'"[]"'.ljust(len(written))))
+        assert written not in path.read_bytes()
     elif spoil == "none":
         for each in tmp_path.iterdir():
             each.unlink()

@@ -19,14 +19,14 @@ from rljob_core.remote_uri import unsafe_weights
 from rljob_runtime.storage.plain_files import read_plain
 
 _READ = (".json", ".safetensors", ".jinja", ".model", ".txt", ".tiktoken")
+_LARGEST_SETTINGS = 512 << 20
+"""Bytes of a JSON file of a model; the tokenizer of a large vocabulary has 30 MB."""
 _TAKEN_OVER = re.compile(
     r"(config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|chat_template"
     r"|preprocessor_config|processor_config)\.json|chat_template\.jinja|(merges|vocab)\.txt"
     r"|(tokenizer|spiece|sentencepiece(\.bpe)?)\.model|[\w-]+\.tiktoken|(LICENSE|NOTICE)(\.(txt|md))?",
     re.ASCII,
 )
-_LARGEST_SETTINGS = 512 << 20
-"""Bytes of a JSON file of a model; the tokenizer of a large vocabulary has 30 MB."""
 
 
 def check_inside(folder: Path) -> None:
@@ -78,11 +78,13 @@ def read_settings(file: Path) -> Mapping[str, Any]:
     try:
         value = json.loads(read_plain(file, limit=_LARGEST_SETTINGS))
     except FileNotFoundError as error:
-        raise _wrong(f"{file.parent} holds no Hugging Face model: {file.name} is missing") from error
+        raise SpecError(
+            "spec.model.uri", f"{file.parent} holds no Hugging Face model: {file.name} is missing"
+        ) from error
     except (OSError, ValueError, RecursionError) as error:
-        raise _wrong(f"{file} cannot be read: {error}") from error
+        raise SpecError("spec.model.uri", f"{file} cannot be read: {error}") from error
     if not isinstance(value, dict):
-        raise _wrong(f"{file} holds no settings")
+        raise SpecError("spec.model.uri", f"{file} holds no settings")
     return value
 
 
@@ -98,10 +100,6 @@ def understood(file: Path) -> Iterator[None]:
     except (RLJobError, OSError, MemoryError):
         raise
     except Exception as error:
-        raise _wrong(
-            f"{file} holds other settings than a model's ({type(error).__name__}: {error})"
+        raise SpecError(
+            "spec.model.uri", f"{file} holds other settings than a model's ({type(error).__name__}: {error})"
         ) from error
-
-
-def _wrong(message: str) -> SpecError:
-    return SpecError("spec.model.uri", message)

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from rljob_core.errors import CheckpointDamaged
 from rljob_runtime.model.tensor_files import TensorLayout, layout_of, write_tensors
+from rljob_runtime.storage.plain_files import open_plain
 
 MASTER = "master"
 RANDOM = "random"
@@ -130,6 +131,7 @@ class SavedState:
             raise CheckpointDamaged(f"checkpoint {self._folder} does not load: it holds no optimizer state")
         try:
             for path in paths:
+                open_plain(path, within=self._folder).close()  # the library would wait for a FIFO
                 file = self._stack.enter_context(safe_open(path, framework="pt"))
                 metadata = file.metadata() or {}
                 saved = json.loads(metadata["shapes"])
@@ -138,12 +140,14 @@ class SavedState:
                     raise CheckpointDamaged(
                         f"checkpoint {self._folder} is not complete: {ranks} ranks wrote it"
                     )
+                if not isinstance(saved, dict):
+                    raise TypeError("its shapes are no mapping")
                 if len(saved) != len(shapes) or any(
                     saved.get(name) != list(shape) for name, shape in shapes.items()
                 ):
                     raise CheckpointDamaged(self._of_another(saved, shapes))
                 self._index(file)
-        except (SafetensorError, FileNotFoundError, KeyError, ValueError) as error:
+        except (SafetensorError, FileNotFoundError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise CheckpointDamaged(f"checkpoint {self._folder} does not load: {error}") from error
         self.masters = any(kind == MASTER for kind, _ in self._ranges)
         self._check_complete(shapes)
@@ -156,6 +160,8 @@ class SavedState:
                 self._ranges.setdefault((kind, name), []).append((int(first), count, file, key))
             elif not len(self.random):
                 self.random = file.get_tensor(RANDOM)
+                if self.random.dtype != torch.uint8:
+                    raise ValueError("its random state is no bytes")
 
     def _of_another(self, saved: Shapes, own: Shapes) -> str:
         differing = sorted(n for n in {*saved, *own} if list(saved.get(n, ())) != list(own.get(n, ())))
